@@ -1,0 +1,88 @@
+"""ulak: a reliable job queue, bounded, prioritised, leased, retried, dead-lettered, observable."""
+
+import logging
+
+from ulak.aqueue import AsyncQueue
+from ulak.context import Cancel, Context, Reject, Retry, Snooze, current_job
+from ulak.core.backoff import Backoff
+from ulak.core.job import FULL, Attempt, Counts, Duplicate, Failure, Full, Lease, Outcome, State, Terminal, Totals
+from ulak.core.store import Changed, Filter, Keep, Refusal, Retention, Settings
+from ulak.errors import (
+    ArgumentError,
+    Closed,
+    ConfigError,
+    JobForgotten,
+    LeaseLost,
+    MissingExtra,
+    PayloadError,
+    QueueFull,
+    SchemaError,
+    StorageBusy,
+    StorageFull,
+    StorageUnavailable,
+    UlakError,
+    WouldDeadlock,
+    WrongQueue,
+)
+from ulak.handle import NewJob
+from ulak.info import JobInfo
+from ulak.local import Producer
+from ulak.queue import Queue
+from ulak.worker.pool import AsyncPool, Pool
+from ulak.worker.runtime import PoolMetrics, Report
+
+__version__ = "0.1.0"
+
+# A library says nothing unless its user asks for it.
+logging.getLogger("ulak").addHandler(logging.NullHandler())
+
+__all__ = [
+    "FULL",
+    "ArgumentError",
+    "AsyncPool",
+    "AsyncQueue",
+    "Attempt",
+    "Backoff",
+    "Cancel",
+    "Changed",
+    "Closed",
+    "ConfigError",
+    "Context",
+    "Counts",
+    "Duplicate",
+    "Failure",
+    "Filter",
+    "Full",
+    "JobForgotten",
+    "JobInfo",
+    "Keep",
+    "Lease",
+    "LeaseLost",
+    "MissingExtra",
+    "NewJob",
+    "Outcome",
+    "PayloadError",
+    "Pool",
+    "PoolMetrics",
+    "Producer",
+    "Queue",
+    "QueueFull",
+    "Refusal",
+    "Reject",
+    "Report",
+    "Retention",
+    "Retry",
+    "SchemaError",
+    "Settings",
+    "Snooze",
+    "State",
+    "StorageBusy",
+    "StorageFull",
+    "StorageUnavailable",
+    "Terminal",
+    "Totals",
+    "UlakError",
+    "WouldDeadlock",
+    "WrongQueue",
+    "current_job",
+]

@@ -1,0 +1,218 @@
+"""The queue for event loops: the same names and answers as `Queue`, awaited."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from datetime import timedelta
+from types import TracebackType
+from typing import Any, Unpack
+
+from ulak import codec
+from ulak.core import flows
+from ulak.core.backoff import Backoff
+from ulak.core.job import Counts, Done, Full, Lease, Outcome, Terminal
+from ulak.core.rules import give_back
+from ulak.core.store import (
+    UNSET,
+    Cancel,
+    Change,
+    Changed,
+    Delete,
+    Edit,
+    Filter,
+    Redrive,
+    Reprioritise,
+    Retention,
+    Settings,
+    Unset,
+)
+from ulak.handle import Handle, JobOptions, States, check_backoff, check_priority
+from ulak.info import JobInfo
+from ulak.local import Producer
+from ulak.storage.drive import arun
+from ulak.worker.pool import AsyncPool
+
+
+class AsyncQueue(Handle):
+    """`Queue` for asyncio. One object may be used on several loops, one after the other, and from threads.
+
+    A cancelled or timed-out call leaves nothing behind: no job half stored, no lease without a holder, no
+    place in a line.
+    """
+
+    async def enqueue(
+        self,
+        payload: object,
+        priority: int = 0,
+        *,
+        timeout: float | timedelta | None = None,
+        **options: Unpack[JobOptions],
+    ) -> int:
+        """As `Queue.enqueue`."""
+        return (await arun(self._edge, self._enqueue([self._one(payload, priority, options)], timeout)))[0]
+
+    async def enqueue_many(
+        self, jobs: Iterable[object], *, timeout: float | timedelta | None = None
+    ) -> list[int]:
+        """As `Queue.enqueue_many`."""
+        return await arun(self._edge, self._enqueue(self._drafts(jobs), timeout))
+
+    async def try_enqueue(self, payload: object, priority: int = 0, **options: Unpack[JobOptions]) -> int | Full:
+        """As `Queue.try_enqueue`."""
+        return await arun(self._edge, self._try_enqueue(self._one(payload, priority, options)))
+
+    async def deliver(self, timeout: float | timedelta | None = 0) -> Lease | None:
+        """As `Queue.deliver`."""
+        leases = await self.deliver_many(1, timeout)
+        return leases[0] if leases else None
+
+    async def deliver_many(self, limit: int, timeout: float | timedelta | None = 0) -> list[Lease]:
+        """As `Queue.deliver_many`."""
+        return await arun(self._edge, self._deliver(limit, timeout))
+
+    async def ack(self, lease: Lease) -> Outcome:
+        """As `Queue.ack`."""
+        return (await arun(self._edge, self._settle([lease], Done())))[0]
+
+    async def ack_many(self, leases: Iterable[Lease]) -> list[Outcome]:
+        """As `Queue.ack_many`."""
+        return await arun(self._edge, self._settle(leases, Done()))
+
+    async def nack(
+        self,
+        lease: Lease,
+        delay: float | timedelta | None = None,
+        error: BaseException | str | None = None,
+    ) -> Outcome:
+        """As `Queue.nack`."""
+        return await arun(self._edge, self._nack(lease, delay, error))
+
+    async def extend(self, lease: Lease, duration: float | timedelta) -> Outcome:
+        """As `Queue.extend`."""
+        return await arun(self._edge, self._extend(lease, duration))
+
+    async def release(self, lease: Lease) -> Outcome:
+        """As `Queue.release`."""
+        return (await arun(self._edge, self._settle([lease], give_back())))[0]
+
+    async def acked_by(self, lease: Lease) -> bool:
+        """As `Queue.acked_by`."""
+        return await arun(self._edge, self._acked_by(lease))
+
+    async def tick_timeouts(self) -> int:
+        """As `Queue.tick_timeouts`."""
+        return await arun(self._edge, flows.reclaim([self.name]))
+
+    async def crash(self) -> int:
+        """As `Queue.crash`."""
+        return await arun(self._edge, flows.crash(self.name))
+
+    async def terminal_of(self, job_id: int) -> Terminal | None:
+        """As `Queue.terminal_of`."""
+        return await arun(self._edge, self._terminal_of(job_id))
+
+    async def counts(self) -> Counts:
+        """As `Queue.counts`."""
+        return await arun(self._edge, self._counts())
+
+    async def settings(self) -> Settings:
+        """As `Queue.settings`."""
+        return await arun(self._edge, self._stored_settings())
+
+    async def get(self, job_id: int) -> JobInfo | None:
+        """As `Queue.get`."""
+        return await arun(self._edge, self._get(job_id))
+
+    async def jobs(self, state: States = None, *, after: int = 0, limit: int = 100) -> list[JobInfo]:
+        """As `Queue.jobs`."""
+        return await arun(self._edge, self._jobs(state, after, limit))
+
+    async def redrive(self, which: int | Iterable[int] | Filter) -> Changed:
+        """As `Queue.redrive`."""
+        return await arun(self._edge, self._amend(which, Redrive()))
+
+    async def cancel(self, which: int | Iterable[int] | Filter) -> Changed:
+        """As `Queue.cancel`."""
+        return await arun(self._edge, self._amend(which, Cancel()))
+
+    async def reprioritise(
+        self, which: int | Iterable[int] | Filter, *, priority: int, force: bool = False
+    ) -> Changed:
+        """As `Queue.reprioritise`."""
+        return await arun(self._edge, self._amend(which, Reprioritise(check_priority(priority)), force=force))
+
+    async def delete(self, which: int | Iterable[int] | Filter, *, force: bool = False) -> Changed:
+        """As `Queue.delete`."""
+        return await arun(self._edge, self._amend(which, Delete(), force=force))
+
+    async def edit(self, job_id: int, payload: object) -> Changed:
+        """As `Queue.edit`."""
+        return await arun(self._edge, self._amend(job_id, Edit(*codec.encode(payload))))
+
+    async def configure(
+        self,
+        *,
+        capacity: int | Unset | None = UNSET,
+        backoff: Backoff | Unset | None = UNSET,
+        retention: Retention | Unset | None = UNSET,
+    ) -> Settings:
+        """As `Queue.configure`."""
+        change = Change(capacity=capacity, backoff=backoff, retention=retention)
+        return await arun(self._edge, self._configure(change))
+
+    async def pause(self) -> None:
+        """As `Queue.pause`."""
+        await arun(self._edge, self._configure(Change(paused=True)))
+
+    async def resume(self) -> None:
+        """As `Queue.resume`."""
+        await arun(self._edge, self._configure(Change(paused=False)))
+
+    async def prune(self, limit: int = 1000) -> int:
+        """As `Queue.prune`."""
+        return await arun(self._edge, self._prune(limit))
+
+    def producer(self) -> Producer:
+        """As `Queue.producer`: `async with q.producer(): ...`."""
+        return Producer(self._local)
+
+    def mark_producer_finished(self) -> None:
+        """As `Queue.mark_producer_finished`."""
+        self._local.finish(registered=False)
+
+    def workers(
+        self,
+        handler: Callable[..., Any],
+        *,
+        count: int = 8,
+        backoff: Backoff | None = None,
+        grace: float | timedelta = 30.0,
+    ) -> AsyncPool:
+        """As `Queue.workers`; `async def` handlers run on the caller's loop."""
+        return AsyncPool(
+            self._edge,
+            self._local,
+            self.name,
+            handler,
+            worker=self._pool_name(),
+            lease_s=self._lease_s,
+            count=count,
+            backoff=check_backoff(backoff),
+            grace=grace,
+        )
+
+    async def close(self) -> None:
+        """As `Queue.close`."""
+        if self._local_store is not None and not self._closed:
+            await arun(self._edge, flows.release_all(self.name, self._worker))
+            self._let_go()
+        self._closed = True
+
+    async def __aenter__(self) -> AsyncQueue:
+        self._open()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()

@@ -1,0 +1,144 @@
+"""What a handler may know of the job it runs, and what it may raise to settle it otherwise."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from datetime import timedelta
+
+from ulak.capture import ERROR_TEXT_MAX, bounded
+from ulak.core.flows import Handling
+from ulak.core.job import Lease
+from ulak.durations import seconds
+
+
+PROGRESS_TEXT_MAX = 1024
+
+
+class Context:
+    """The job a handler runs. Ask for it with a parameter annotated `Context`.
+
+    cancelled: somebody asked for the job's end, or its lease is lost: stop when you can. What is returned
+    after a lost lease has no effect.
+    """
+
+    def __init__(self, lease: Lease) -> None:
+        self._lease = lease
+        self.cancelled = False
+        self.progress_text: str | None = None
+        self.logger = logging.LoggerAdapter(
+            logging.getLogger("ulak.job"),
+            {"job_id": lease.id, "queue": lease.queue, "task": lease.task, "attempt": lease.attempt},
+        )
+
+    @property
+    def id(self) -> int:
+        """The job's id."""
+        return self._lease.id
+
+    @property
+    def queue(self) -> str:
+        """The queue it came from."""
+        return self._lease.queue
+
+    @property
+    def attempt(self) -> int:
+        """Which attempt this is, from 1."""
+        return self._lease.attempt
+
+    @property
+    def max_attempts(self) -> int:
+        """How many there are at most."""
+        return self._lease.max_attempts
+
+    @property
+    def delivery(self) -> int:
+        """How often the job was handed out, this time included; never goes down."""
+        return self._lease.delivery
+
+    @property
+    def redelivered(self) -> bool:
+        """True unless this is the first time the job is handed out: an earlier run may have done part of it."""
+        return self._lease.redelivered
+
+    @property
+    def token(self) -> tuple[int, int]:
+        """The fencing token of this delivery, to hand to outside systems; it only grows for a job."""
+        return self._lease.token
+
+    @property
+    def priority(self) -> int:
+        """The job's priority."""
+        return self._lease.priority
+
+    @property
+    def headers(self) -> Mapping[str, str]:
+        """The headers it was enqueued with."""
+        return self._lease.headers or {}
+
+    def progress(self, done: int, total: int, text: str = "") -> None:
+        """Say how far the work is; stored with the next renewal of the lease, at most 1 KiB."""
+        self.progress_text = bounded(f"{done}/{total} {text}".rstrip(), PROGRESS_TEXT_MAX)
+
+    def __repr__(self) -> str:
+        return f"Context(id={self.id}, queue={self.queue!r}, attempt={self.attempt}, delivery={self.delivery})"
+
+
+_current: ContextVar[Context | None] = ContextVar("ulak_current_job", default=None)
+
+
+def current_job() -> Context | None:
+    """The job that this thread or task is running, or None outside a handler."""
+    return _current.get()
+
+
+class Control(Exception):  # noqa: N818 - these are wishes, not errors
+    """The base of what a handler raises to settle its job otherwise than by return or failure."""
+
+    def __init__(self, reason: str = "") -> None:
+        super().__init__(bounded(str(reason), ERROR_TEXT_MAX))
+
+
+class Retry(Control):
+    """A failed attempt; the next one comes `after` seconds (None: after the stored backoff)."""
+
+    def __init__(self, after: float | timedelta | None = None, reason: str = "") -> None:
+        super().__init__(reason)
+        self.after_s = None if after is None else seconds(after, name="after")
+
+
+class Snooze(Control):
+    """Not now: again after so many seconds, the attempt not counted."""
+
+    def __init__(self, delay: float | timedelta, reason: str = "") -> None:
+        super().__init__(reason)
+        self.delay_s = seconds(delay, name="delay")
+
+
+class Reject(Control):
+    """No attempt will ever succeed: dead at once, with the reason."""
+
+
+class Cancel(Control):
+    """The job is no longer wanted: cancelled, with the reason."""
+
+
+def handling(queue: str, store: str) -> Handling:
+    """What the caller is running, as seen from a queue of a store."""
+    context = _current.get()
+    if context is None:
+        return Handling.NOTHING
+    lease = context._lease  # noqa: SLF001 - the same module
+    return Handling.THIS_QUEUE if (lease.queue, lease.store) == (queue, store) else Handling.OTHER_QUEUE
+
+
+@contextmanager
+def running(context: Context) -> Iterator[None]:
+    """Make `context` the current job of this thread or task."""
+    token = _current.set(context)
+    try:
+        yield
+    finally:
+        _current.reset(token)

@@ -1,0 +1,335 @@
+"""Calls of several steps, written once for threads and for event loops.
+
+A flow is a generator that does nothing itself: it yields what it wants (a storage operation, the time, a
+random draw, a wait) and gets the answer sent in. `ulak.storage.drive` runs flows, one loop for threads and
+one for asyncio; tests and simulators bring their own. Every ask goes through one of the typed helpers
+below, so each `yield from` has the exact type of its answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Sequence
+from enum import Enum
+from typing import Any, Concatenate, ParamSpec, Protocol, TypeAlias, TypeVar, cast
+
+import msgspec
+
+from ulak.core import rules
+from ulak.core.job import FULL, Cause, Draft, Failure, Full, Lease, Outcome
+from ulak.core.store import Line, Settlement, Signal, Store, Tasks, Until
+from ulak.errors import Closed, QueueFull, WouldDeadlock
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+REAP_MAX = 100
+"""How many ended leases one step reclaims."""
+
+LOOK_AGAIN_S = 1.0
+"""The longest a waiter sleeps without a look: somebody else's lease, taken meanwhile, may have ended."""
+
+CALENDAR_SLEEP_MAX_S = 1.0
+"""The longest sleep towards an instant of the calendar clock, which may be set at any moment."""
+
+
+class Call(msgspec.Struct, frozen=True, gc=False):
+    """Ask for a storage operation."""
+
+    name: str
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+
+
+class Now(msgspec.Struct, frozen=True):
+    """Ask for the time on the interval clock, in seconds."""
+
+
+class Draw(msgspec.Struct, frozen=True):
+    """Ask for a uniform draw from [0, 1)."""
+
+
+class NewSignal(msgspec.Struct, frozen=True):
+    """Ask for a signal that this flow's driver can sleep on."""
+
+
+class Sleep(msgspec.Struct, frozen=True, gc=False):
+    """Ask to sleep until the signal is set or `timeout_s` have passed (None: no limit)."""
+
+    signal: Signal
+    timeout_s: float | None
+
+
+class Do(msgspec.Struct, frozen=True, gc=False):
+    """Ask to call a function that is not ours: a thread's driver calls it, an event loop's awaits its result.
+    What it returns is the answer; it must not raise."""
+
+    call: Callable[[], Any]
+
+
+Ask: TypeAlias = Call | Now | Draw | NewSignal | Sleep | Do
+Flow: TypeAlias = Generator[Ask, Any, R]
+
+
+def ask(operation: Callable[Concatenate[Store, P], R], *args: P.args, **kwargs: P.kwargs) -> Flow[R]:
+    """The answer of a storage operation: `ids = yield from ask(Store.add, queue, drafts)`."""
+    return cast("R", (yield Call(operation.__name__, args, kwargs)))
+
+
+def now() -> Flow[float]:
+    """Seconds on the interval clock."""
+    return cast("float", (yield Now()))
+
+
+def draw() -> Flow[float]:
+    """A uniform draw from [0, 1)."""
+    return cast("float", (yield Draw()))
+
+
+def new_signal() -> Flow[Signal]:
+    """A fresh signal of this driver."""
+    return cast("Signal", (yield NewSignal()))
+
+
+def sleep(signal: Signal, timeout_s: float | None) -> Flow[None]:
+    """Sleep until the signal is set, or for `timeout_s`."""
+    yield Sleep(signal, timeout_s)
+
+
+class Handling(Enum):
+    """What the caller is running: no handler, the handler of a job of this queue, or of another one."""
+
+    NOTHING = "nothing"
+    THIS_QUEUE = "this queue"
+    OTHER_QUEUE = "other queue"
+
+
+class Local(Protocol):
+    """What one process knows of a queue and never stores."""
+
+    @property
+    def finished(self) -> bool:
+        """Whether every producer that registered here has finished (none registered: False)."""
+
+    def count_rejected(self) -> None:
+        """An enqueue found no room."""
+
+    def count_stale(self, stale: int) -> None:
+        """So many settlements were refused as stale."""
+
+
+def enqueue(
+    local: Local,
+    queue: str,
+    drafts: Sequence[Draft],
+    *,
+    timeout_s: float | None,
+    handler: Handling,
+) -> Flow[list[int]]:
+    """Store jobs, all or none, waiting for room at most `timeout_s` (None: for ever), first come first served.
+
+    Raises Closed once every producer has finished (a handler's enqueue into its own queue is not refused),
+    WouldDeadlock where a handler would wait without a limit, QueueFull when there was no room in time.
+    Nothing was stored then.
+    """
+    _refuse_closed(local, queue, handler)
+    room = yield from ask(Store.line, Until.ROOM, queue)
+    if len(room) == 0:
+        answer = yield from ask(Store.add, queue, drafts)
+        if not isinstance(answer, Full):
+            return answer
+    if handler is not Handling.NOTHING and timeout_s is None:
+        raise WouldDeadlock(
+            f"queue {queue!r} is full, and a handler must not wait without a limit for room that only "
+            f"handlers can make\n  give enqueue(timeout=...), use try_enqueue, or raise the capacity"
+        )
+    start = yield from now()
+    signal = yield from new_signal()
+    room.join(signal)
+    try:
+        while True:
+            signal.clear()
+            _refuse_closed(local, queue, handler)
+            answer = yield from ask(Store.add, queue, drafts)
+            if not isinstance(answer, Full):
+                return answer
+            left_s = None if timeout_s is None else start + timeout_s - (yield from now())
+            if left_s is not None and left_s <= 0:
+                break
+            yield from sleep(signal, left_s)
+    finally:
+        room.leave(signal)
+    local.count_rejected()
+    raise QueueFull((yield from _full_text(queue, timeout_s)))
+
+
+def _refuse_closed(local: Local, queue: str, handler: Handling) -> None:
+    # The job of a handler is open, so nothing has ended while it runs.
+    if local.finished and handler is not Handling.THIS_QUEUE:
+        raise Closed(
+            f"queue {queue!r} takes no more jobs: every registered producer has finished\n"
+            f"  register another with queue.producer() to reopen it"
+        )
+
+
+def _full_text(queue: str, timeout_s: float | None) -> Flow[str]:
+    settings = (yield from ask(Store.queues)).get(queue)
+    capacity = settings.capacity if settings is not None else None
+    limit = "" if capacity is None else f" of {capacity:,} open jobs"
+    waited = "" if not timeout_s else f" for {timeout_s:g} s"
+    return (
+        f"queue {queue!r} stayed at its capacity{limit}{waited}; nothing was stored\n"
+        f"  wait longer, work faster, or raise it with q.configure(capacity=...)"
+    )
+
+
+def try_enqueue(local: Local, queue: str, drafts: Sequence[Draft], *, handler: Handling) -> Flow[list[int] | Full]:
+    """Store jobs, all or none, or answer FULL at once. Raises Closed as `enqueue` does."""
+    _refuse_closed(local, queue, handler)
+    answer = yield from ask(Store.add, queue, drafts)
+    if isinstance(answer, Full):
+        local.count_rejected()
+        return FULL
+    return answer
+
+
+def deliver(
+    local: Local,
+    queue: str,
+    limit: int,
+    *,
+    worker: str,
+    lease_s: float,
+    timeout_s: float | None,
+) -> Flow[list[Lease]]:
+    """Take up to `limit` jobs under leases of `lease_s`, waiting at most `timeout_s` for the first (None: for
+    ever, 0: not at all). Reclaims ended leases on the way. Empty when time is up, or when every producer has
+    finished and nothing is open that could still come.
+    """
+    look = Look(local, queue, limit, worker=worker, lease_s=lease_s)
+    leases = yield from look.once()
+    if leases or timeout_s == 0:
+        return leases
+    start = yield from now()
+    signal = yield from new_signal()
+    lines = yield from lines_of(queue, Until.READY, Until.DUE, Until.DRAINED)
+    for line in lines:
+        line.join(signal)
+    try:
+        while True:
+            signal.clear()
+            leases = yield from look.once()
+            if leases or (local.finished and (yield from is_drained([queue]))):
+                return leases
+            left_s = None if timeout_s is None else start + timeout_s - (yield from now())
+            if left_s is not None and left_s <= 0:
+                return leases
+            yield from sleep(signal, least(left_s, (yield from ask(Store.horizon, [queue])), LOOK_AGAIN_S))
+    finally:
+        for line in lines:
+            line.leave(signal)
+
+
+def lines_of(queue: str, *untils: Until) -> Flow[list[Line]]:
+    """The lines of a queue where waiters for these things stand."""
+    lines = []
+    for until in untils:
+        lines.append((yield from ask(Store.line, until, queue)))
+    return lines
+
+
+def least(*limits_s: float | None) -> float | None:
+    """The shortest of several optional limits, in seconds; None if there is none."""
+    given = [limit for limit in limits_s if limit is not None]
+    return min(given) if given else None
+
+
+class Look(msgspec.Struct, frozen=True):
+    """One look for work in one queue, as one worker: reclaim what has ended, then claim."""
+
+    local: Local
+    queue: str
+    limit: int
+    worker: str
+    lease_s: float
+
+    def once(self) -> Flow[list[Lease]]:
+        """Leases, in order; empty when nothing is due."""
+        yield from reclaim([self.queue])
+        return (
+            yield from ask(Store.claim, [self.queue], self.limit, worker=self.worker, lease_s=self.lease_s)
+        )
+
+
+def reclaim(queues: Sequence[str]) -> Flow[int]:
+    """Settle every lease that ended without a verdict by the failure step; how many this call reclaimed.
+
+    Each batch is its own step: an error leaves what was settled settled, and the next call goes on.
+    """
+    reclaimed = 0
+    while leases := (yield from ask(Store.ended, queues, REAP_MAX)):
+        reclaimed += yield from _settle_lost(leases, crashed=False)
+    return reclaimed
+
+
+def _settle_lost(leases: Sequence[Lease], *, crashed: bool) -> Flow[int]:
+    """Settle leases as lost; how many really were (the others were settled or extended meanwhile)."""
+    lost: list[Settlement] = []
+    for lease in leases:
+        u = yield from draw()
+        lost.append((lease, rules.failure(lease, Cause.LOST, draw=u, crashed=crashed)))
+    settled = yield from ask(Store.settle, lost)
+    return sum(answer is not Outcome.STALE for answer in settled)
+
+
+def crash(queue: str) -> Flow[int]:
+    """Reclaim every lease of the queue whatever its deadline, as if all its workers had died; how many.
+
+    A lease that its holder extends between the look and the settle is left alone: the holder lives.
+    """
+    reclaimed, after = 0, 0
+    while leases := (yield from ask(Store.leased, queue, after=after, limit=REAP_MAX)):
+        reclaimed += yield from _settle_lost(leases, crashed=True)
+        after = leases[-1].id
+    return reclaimed
+
+
+def settle(local: Local, settlements: Sequence[Settlement]) -> Flow[list[Outcome]]:
+    """Settle deliveries in one step: per lease OK, or STALE and nothing changed."""
+    settled = yield from ask(Store.settle, settlements)
+    outcomes = [Outcome.STALE if answer is Outcome.STALE else Outcome.OK for answer in settled]
+    local.count_stale(outcomes.count(Outcome.STALE))
+    return outcomes
+
+
+def nack(local: Local, lease: Lease, *, delay_s: float | None, error: Failure | None) -> Flow[Outcome]:
+    """Settle one delivery as failed, by the failure step."""
+    u = yield from draw()
+    verdict = rules.failure(lease, Cause.NACK, draw=u, delay_s=delay_s, error=error)
+    return (yield from settle(local, [(lease, verdict)]))[0]
+
+
+def extend(local: Local, lease: Lease, lease_s: float) -> Flow[Outcome]:
+    """Move one lease's end: OK, or STALE and nothing changed."""
+    (answer,) = yield from ask(Store.extend, [lease], lease_s)
+    local.count_stale(int(answer is Outcome.STALE))
+    return Outcome.STALE if answer is Outcome.STALE else Outcome.OK
+
+
+def is_drained(queues: Sequence[str]) -> Flow[bool]:
+    """Whether nothing is left that could still run here. Held jobs, and waiting jobs of paused queues, do not
+    keep a drain."""
+    counts = yield from ask(Store.counts, queues)
+    settings = yield from ask(Store.queues)
+    return all(
+        count.leased == 0 and (settings[queue].paused or count.pending == 0) for queue, count in counts.items()
+    )
+
+
+def release_all(queue: str, worker: str, cause: Cause = Cause.RELEASE) -> Flow[int]:
+    """Hand back, unspent, every lease this worker holds in the queue; how many."""
+    released, after = 0, 0
+    while leases := (yield from ask(Store.leased, queue, worker=worker, after=after, limit=REAP_MAX)):
+        settled = yield from ask(Store.settle, [(lease, rules.give_back(cause)) for lease in leases])
+        released += sum(answer is not Outcome.STALE for answer in settled)
+        after = leases[-1].id
+    return released

@@ -1,0 +1,331 @@
+"""The values everything else speaks in: a job, a lease on it, what may become of it.
+
+Instants named `*_at` are seconds since the epoch on the store's calendar clock; `lease_end` is on the
+store's interval clock; durations end in `_s`. The two clocks are never mixed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import Enum, StrEnum
+from typing import Any, Literal, TypeAlias
+
+import msgspec
+
+from ulak import codec as _codec
+from ulak.core.backoff import Backoff
+
+PRIORITY_MIN = -(2**63)
+PRIORITY_MAX = 2**63 - 1
+
+
+class State(StrEnum):
+    """Where a job is in its life."""
+
+    READY = "ready"
+    SCHEDULED = "scheduled"
+    LEASED = "leased"
+    HELD = "held"
+    SUCCEEDED = "succeeded"
+    DEAD = "dead"
+    CANCELLED = "cancelled"
+    EXPIRED = "expired"
+
+
+OPEN = frozenset({State.READY, State.SCHEDULED, State.LEASED, State.HELD})
+ENDED = frozenset(State) - OPEN
+
+
+class Terminal(Enum):
+    """How a job ended, as `terminal_of` answers it."""
+
+    ACKED = "acked"
+    DEAD = "dead"
+    CANCELLED = "cancelled"
+    EXPIRED = "expired"
+
+
+TERMINAL_OF: Mapping[State, Terminal] = {
+    State.SUCCEEDED: Terminal.ACKED,
+    State.DEAD: Terminal.DEAD,
+    State.CANCELLED: Terminal.CANCELLED,
+    State.EXPIRED: Terminal.EXPIRED,
+}
+
+
+class Outcome(Enum):
+    """What a call with a lease did: OK, or nothing at all because the lease had ended (STALE, falsy)."""
+
+    OK = "ok"
+    STALE = "stale"
+
+    def __bool__(self) -> bool:
+        return self is Outcome.OK
+
+
+class Full(Enum):
+    """The answer when a queue is at its capacity: `FULL`, falsy."""
+
+    FULL = "full"
+
+    def __bool__(self) -> bool:
+        return False
+
+
+FULL: Literal[Full.FULL] = Full.FULL
+
+
+class Duplicate(int):
+    """The id of the job that already stands for this unique or idempotency key: nothing new was stored."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return f"Duplicate({int(self)})"
+
+
+class Cause(StrEnum):
+    """Why a delivery ended."""
+
+    ACK = "ack"
+    NACK = "nack"
+    ERROR = "error"
+    TIMEOUT = "timeout"
+    LOST = "lost"
+    REJECT = "reject"
+    CANCEL = "cancel"
+    RELEASE = "release"
+    SNOOZE = "snooze"
+    SHUTDOWN = "shutdown"
+    UNKNOWN_TASK = "unknown task"
+    UNDECODABLE = "undecodable"
+
+
+class Failure(msgspec.Struct, frozen=True, gc=False):
+    """An error as it is stored: bounded valid text, no objects, no local variables."""
+
+    type: str
+    text: str
+    traceback: str = ""
+
+
+class Attempt(msgspec.Struct, frozen=True, gc=False):
+    """One delivery that ended: who had it, when, how it ended."""
+
+    delivery: int
+    attempt: int
+    worker: str
+    started_at: float
+    ended_at: float
+    cause: Cause
+    error: Failure | None = None
+
+
+class Done(msgspec.Struct, frozen=True, gc=False):
+    """The job is finished. `result` is already encoded."""
+
+    result: bytes | None = None
+    cause: Cause = Cause.ACK
+
+
+class Retry(msgspec.Struct, frozen=True, gc=False):
+    """Back into the queue after `delay_s`, added to the store's clock inside the settle.
+
+    refund: the attempt does not count. crashed: the worker died with it (one more crash).
+    """
+
+    delay_s: float = 0.0
+    cause: Cause = Cause.NACK
+    refund: bool = False
+    crashed: bool = False
+    error: Failure | None = None
+
+
+class Hold(msgspec.Struct, frozen=True, gc=False):
+    """Set aside until a worker that knows its task claims it; the attempt does not count."""
+
+    cause: Cause = Cause.UNKNOWN_TASK
+
+
+class Dead(msgspec.Struct, frozen=True, gc=False):
+    """A failed attempt and no more: into the dead-letter queue, with its payload."""
+
+    cause: Cause = Cause.NACK
+    crashed: bool = False
+    error: Failure | None = None
+
+
+class Cancelled(msgspec.Struct, frozen=True, gc=False):
+    """The handler gave the job up on purpose."""
+
+    cause: Cause = Cause.CANCEL
+    error: Failure | None = None
+
+
+Verdict: TypeAlias = Done | Retry | Hold | Dead | Cancelled
+
+
+class Draft(msgspec.Struct, frozen=True, gc=False):
+    """A job that is not stored yet: checked and encoded.
+
+    Of `delay_s` and `run_at`, and of `expires_s` and `expires_at`, at most one is given.
+    """
+
+    payload: bytes
+    codec: str
+    priority: int = 0
+    max_attempts: int = 5
+    task: str | None = None
+    headers: Mapping[str, str] | None = None
+    delay_s: float = 0.0
+    run_at: float | None = None
+    expires_s: float | None = None
+    expires_at: float | None = None
+    unique_key: str | None = None
+    idempotency_key: str | None = None
+    backoff: Backoff | None = None
+
+    def __repr__(self) -> str:
+        return f"Draft(payload=<{len(self.payload)} bytes>, priority={self.priority}, task={self.task!r})"
+
+
+class Job(msgspec.Struct, kw_only=True):
+    """The whole stored record of a job. What a storage hands out is a copy."""
+
+    id: int
+    queue: str
+    payload: bytes
+    codec: str
+    priority: int
+    max_attempts: int
+    created_at: float
+    run_at: float
+    task: str | None = None
+    headers: Mapping[str, str] | None = None
+    unique_key: str | None = None
+    idempotency_key: str | None = None
+    expires_at: float | None = None
+    backoff: Backoff | None = None
+    state: State = State.READY
+    attempt: int = 0
+    delivery: int = 0
+    crashes: int = 0
+    worker: str = ""
+    started_at: float = 0.0
+    lease_s: float = 0.0
+    lease_end: float = 0.0
+    cancel_requested: bool = False
+    progress: str = ""
+    result: bytes | None = None
+    ended_at: float | None = None
+    history: tuple[Attempt, ...] = ()
+
+    def __repr__(self) -> str:
+        return (
+            f"Job(id={self.id}, queue={self.queue!r}, state={self.state.value}, attempt={self.attempt}, "
+            f"delivery={self.delivery}, payload=<{len(self.payload)} bytes>)"
+        )
+
+
+class Lease(msgspec.Struct, frozen=True, kw_only=True):
+    """The right to settle one delivery of one job.
+
+    `token` = (store epoch, delivery) only grows for a job: hand it to outside systems as a fencing token.
+    """
+
+    store: str
+    epoch: int
+    queue: str
+    id: int
+    delivery: int
+    attempt: int
+    max_attempts: int
+    crashes: int
+    priority: int
+    body: bytes
+    codec: str
+    worker: str
+    lease_s: float
+    lease_end: float
+    created_at: float
+    task: str | None = None
+    headers: Mapping[str, str] | None = None
+    backoff: Backoff | None = None
+
+    @property
+    def payload(self) -> Any:  # noqa: ANN401 - a payload is whatever its producer gave
+        """The payload, decoded anew at each look. Raises PayloadError if the stored bytes do not fit."""
+        return _codec.decode(self.body, self.codec)
+
+    @property
+    def token(self) -> tuple[int, int]:
+        """(store epoch, delivery): grows with every delivery of this job."""
+        return self.epoch, self.delivery
+
+    @property
+    def redelivered(self) -> bool:
+        """True unless this is the first time the job is handed out."""
+        return self.delivery > 1
+
+    def __repr__(self) -> str:
+        return f"Lease(id={self.id}, queue={self.queue!r}, delivery={self.delivery}, attempt={self.attempt})"
+
+
+class Totals(msgspec.Struct, gc=False):
+    """Lifetime totals of a queue; none of them ever goes down.
+
+    processed = succeeded + failed; failed = retries + dead_lettered + cut;
+    enqueued + redriven = succeeded + dead_lettered + cancelled + expired + deleted + open.
+
+    processed: attempts ended by success, failure, time-out or reclaim (not release, snooze, hold).
+    cut: failed attempts after which the job ended cancelled or expired. deleted: jobs deleted while open.
+    pruned: ended jobs removed, by retention or by an operator.
+    """
+
+    enqueued: int = 0
+    redriven: int = 0
+    processed: int = 0
+    succeeded: int = 0
+    failed: int = 0
+    retries: int = 0
+    dead_lettered: int = 0
+    cut: int = 0
+    cancelled: int = 0
+    expired: int = 0
+    deleted: int = 0
+    reclaimed: int = 0
+    pruned: int = 0
+
+
+class Counts(msgspec.Struct, frozen=True, gc=False):
+    """How many jobs of a queue are in each state, and its totals, in one snapshot."""
+
+    ready: int = 0
+    scheduled: int = 0
+    leased: int = 0
+    held: int = 0
+    acked: int = 0
+    dead: int = 0
+    cancelled: int = 0
+    expired: int = 0
+    totals: Totals = msgspec.field(default_factory=Totals)
+
+    @property
+    def pending(self) -> int:
+        """Waiting for a worker: ready + scheduled."""
+        return self.ready + self.scheduled
+
+    @property
+    def open(self) -> int:
+        """Unfinished: ready + scheduled + leased + held."""
+        return self.ready + self.scheduled + self.leased + self.held
+
+    @property
+    def pruned(self) -> int:
+        """Ended jobs that are no longer stored, removed by retention or by an operator."""
+        return self.totals.pruned
+
+    @property
+    def total(self) -> int:
+        """Ever enqueued = open + acked + dead + cancelled + expired + pruned + totals.deleted."""
+        return self.totals.enqueued

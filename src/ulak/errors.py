@@ -1,0 +1,103 @@
+"""Every error ulak raises at a caller, under one base.
+
+Expected answers (FULL, STALE, Duplicate) are return values, not errors. A message says what happened,
+to what, and what to do, in at most six lines; it never holds a payload or a secret.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+
+class UlakError(Exception):
+    """The base of all of ulak's errors. `code` is stable and names the error in documentation."""
+
+    code: ClassVar[str] = "U000"
+
+    def __str__(self) -> str:
+        return f"{super().__str__()} [{self.code}]"
+
+
+class QueueFull(UlakError):
+    """An enqueue found no room in the time it was given; nothing was stored."""
+
+    code = "U101"
+
+
+class Closed(UlakError):
+    """An enqueue came after every producer had finished, or a call after close(); nothing was stored."""
+
+    code = "U102"
+
+
+class WouldDeadlock(UlakError):
+    """A call inside a handler would have waited without a limit; nothing was stored."""
+
+    code = "U103"
+
+
+class WrongQueue(UlakError):
+    """A lease was used on another queue than its own; nothing was changed there."""
+
+    code = "U104"
+
+
+class LeaseLost(UlakError):
+    """The lease had ended before the call that must not go on without it."""
+
+    code = "U105"
+
+
+class JobForgotten(UlakError):
+    """The job is unknown here: never enqueued, deleted, or ended so long ago that retention removed it."""
+
+    code = "U106"
+
+
+class ArgumentError(UlakError, ValueError):
+    """An argument is outside what the call accepts; nothing was stored or changed."""
+
+    code = "U110"
+
+
+class PayloadError(UlakError, TypeError):
+    """A payload would not come back equal in value and type, or is too large; nothing was stored."""
+
+    code = "U111"
+
+
+class StorageUnavailable(UlakError):
+    """The store did not answer. Whether the call took effect is unknown; repeating it is safe where its
+    documentation says so (settling the same lease, enqueuing under the same idempotency key)."""
+
+    code = "U201"
+
+
+class StorageBusy(UlakError):
+    """The store answered that others hold it for too long; nothing was changed. Try again."""
+
+    code = "U202"
+
+
+class StorageFull(UlakError):
+    """The store has no space left on its disk or in its memory limit; nothing was changed."""
+
+    code = "U203"
+
+
+class SchemaError(UlakError):
+    """The store was made by another version, or is not ulak's; it was not touched."""
+
+    code = "U204"
+
+
+class MissingExtra(UlakError):
+    """An optional package is not installed; the message names the command that installs it."""
+
+    code = "U301"
+
+
+class ConfigError(UlakError, ValueError):
+    """A setting (a URL, a name, an option) cannot be understood."""
+
+    code = "U302"

@@ -1,0 +1,401 @@
+"""What `Queue` and `AsyncQueue` share: the settings of a handle, and the checks of what callers pass."""
+
+from __future__ import annotations
+
+import difflib
+import itertools
+import logging
+import os
+import socket
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass, field
+from datetime import datetime, timedelta
+from typing import TypeAlias, TypedDict
+
+from ulak import codec
+from ulak.capture import capture
+from ulak.clock import SYSTEM, Clock
+from ulak.context import handling
+from ulak.core.backoff import Backoff
+from ulak.core import flows
+from ulak.core.flows import Flow, Handling
+from ulak.core.job import (
+    PRIORITY_MAX,
+    PRIORITY_MIN,
+    TERMINAL_OF,
+    Counts,
+    Draft,
+    Full,
+    Job,
+    Lease,
+    Outcome,
+    State,
+    Terminal,
+    Verdict,
+)
+from ulak.core.store import (
+    BATCH_MAX,
+    UNSET,
+    Act,
+    Change,
+    Changed,
+    Filter,
+    Retention,
+    Settings,
+    Store,
+)
+from ulak.durations import seconds
+from ulak.errors import ArgumentError, Closed, JobForgotten, WrongQueue
+from ulak.info import JobInfo, info_of
+from ulak.local import LocalQueue, LocalStore, check_url, local_store
+from ulak.names import check_key, check_queue_name
+from ulak.storage.drive import Edge
+
+_log = logging.getLogger("ulak")
+_handle_numbers = itertools.count(1)
+
+MAX_ATTEMPTS_MAX = 1_000_000
+
+
+class JobOptions(TypedDict, total=False):
+    """What may be said of a job when it is enqueued, beside its payload and priority.
+
+    delay: seconds or timedelta before it is ready; or run_at: an aware datetime.
+    expires: seconds, timedelta or aware datetime after which it is not started any more.
+    unique_key: at most one open job per key. idempotency_key: a name for this enqueue; repeating it within
+    24 h answers the first id. max_attempts, backoff: instead of the queue's. headers: str to str, 8 KiB.
+    """
+
+    delay: float | timedelta
+    run_at: datetime
+    expires: float | timedelta | datetime
+    unique_key: str
+    idempotency_key: str
+    max_attempts: int
+    backoff: Backoff
+    headers: Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class NewJob:
+    """A job for `enqueue_many`: a payload with its own priority and options, as `enqueue` takes them."""
+
+    payload: object = field(repr=False)
+    priority: int = 0
+    _: KW_ONLY
+    delay: float | timedelta = 0.0
+    run_at: datetime | None = None
+    expires: float | timedelta | datetime | None = None
+    unique_key: str | None = None
+    idempotency_key: str | None = None
+    max_attempts: int | None = None
+    backoff: Backoff | None = None
+    headers: Mapping[str, str] | None = field(default=None, repr=False)
+
+
+States: TypeAlias = State | str | Iterable[State | str] | None
+
+_OPTIONS = frozenset(JobOptions.__annotations__)
+
+
+class Handle:
+    """One handle on one queue. Making it does no I/O; the first call opens the store.
+
+    url: `memory://` (a private store) or `memory://name` (shared by name inside the process).
+    name: the queue. max_attempts: runs a job gets at most, unless it says otherwise.
+    visibility_timeout: length of a lease. capacity: most open jobs; stored when the queue is made.
+    backoff, retention: likewise.
+    Raises ConfigError for a URL, ArgumentError for any other argument that cannot be.
+    """
+
+    def __init__(
+        self,
+        url: str = "memory://",
+        name: str = "default",
+        *,
+        max_attempts: int = 5,
+        visibility_timeout: float | timedelta = 30.0,
+        capacity: int | None = None,
+        backoff: Backoff | None = None,
+        retention: Retention | None = None,
+        clock: Clock = SYSTEM,
+    ) -> None:
+        self.url = check_url(url)
+        self.name = check_queue_name(name)
+        self._max_attempts = check_attempts(max_attempts)
+        self._lease_s = seconds(visibility_timeout, name="visibility_timeout")
+        self._settings = Settings(
+            capacity=check_capacity(capacity),
+            backoff=check_backoff(backoff),
+            retention=check_retention(retention),
+        )
+        self._clock = clock
+        self._worker = f"{socket.gethostname()}-{os.getpid()}-{next(_handle_numbers)}"
+        self._local_store: LocalStore | None = None
+        self._local_queue: LocalQueue | None = None
+        self._closed = False
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.url!r}, name={self.name!r})"
+
+    def _open(self) -> LocalStore:
+        if self._closed:
+            raise Closed(f"this handle on queue {self.name!r} is closed; make a new one")
+        if self._local_store is None:
+            opened = local_store(self.url, self._clock)
+            stored = opened.edge.store.declare(self.name, self._settings)
+            wanted = self._settings.capacity
+            if wanted is not None and stored.capacity != wanted:
+                _log.warning(
+                    "queue %s has capacity %s; the %s given here is not used, change it with q.configure(capacity=)",
+                    self.name,
+                    stored.capacity,
+                    wanted,
+                )
+            self._local_store = opened
+            self._local_queue = opened.queue(self.name)
+        return self._local_store
+
+    def _let_go(self) -> None:
+        opened, self._local_store, self._local_queue = self._local_store, None, None
+        if opened is not None:
+            opened.close_handle()
+
+    def _pool_name(self) -> str:
+        """A worker name of its own for each pool, so that closing this handle leaves its leases alone."""
+        return f"{self._worker}-pool-{next(_handle_numbers)}"
+
+    @property
+    def _edge(self) -> Edge:
+        return (self._local_store or self._open()).edge
+
+    @property
+    def _local(self) -> LocalQueue:
+        return self._local_queue or self._open().queue(self.name)
+
+    def _handling(self) -> Handling:
+        return handling(self.name, self._edge.store.uid)
+
+    def _check(self, lease: Lease) -> Lease:
+        """The lease, if it belongs here; else WrongQueue (or ArgumentError, if it is no lease at all)."""
+        if not isinstance(lease, Lease):
+            raise ArgumentError(f"expected a Lease from deliver(), got {type(lease).__name__}")
+        if lease.queue != self.name or lease.store != self._edge.store.uid:
+            raise WrongQueue(
+                f"job {lease.id} was delivered by queue {lease.queue!r} of another handle's store or name, "
+                f"not by this queue {self.name!r}\n  settle it where it was delivered; nothing was changed"
+            )
+        return lease
+
+    def _draft(self, new: NewJob) -> Draft:
+        """The job, checked and encoded. Raises ArgumentError or PayloadError; nothing is stored then."""
+        body, tag = codec.encode(new.payload)
+        run_at = None if new.run_at is None else instant(new.run_at, name="run_at")
+        delay_s = seconds(new.delay, name="delay")
+        if run_at is not None and delay_s:
+            raise ArgumentError("give delay= or run_at=, not both")
+        expires_at = instant(new.expires, name="expires") if isinstance(new.expires, datetime) else None
+        expires_s = None
+        if new.expires is not None and not isinstance(new.expires, datetime):
+            expires_s = seconds(new.expires, name="expires")
+        attempts = self._max_attempts if new.max_attempts is None else check_attempts(new.max_attempts)
+        return Draft(
+            payload=body,
+            codec=tag,
+            priority=check_priority(new.priority),
+            max_attempts=attempts,
+            headers=None if new.headers is None else codec.encode_headers(new.headers),
+            delay_s=delay_s,
+            run_at=run_at,
+            expires_s=expires_s,
+            expires_at=expires_at,
+            unique_key=check_key(new.unique_key, name="unique_key"),
+            idempotency_key=check_key(new.idempotency_key, name="idempotency_key"),
+            backoff=check_backoff(new.backoff),
+        )
+
+    def _one(self, payload: object, priority: int, options: JobOptions) -> Draft:
+        """A single job, checked. Raises ArgumentError for an option that does not exist, naming the nearest."""
+        for name in options:
+            if name not in _OPTIONS:
+                near = difflib.get_close_matches(name, _OPTIONS, 1)
+                hint = f"; did you mean {near[0]!r}?" if near else f"; there are {', '.join(sorted(_OPTIONS))}"
+                raise ArgumentError(f"enqueue has no option {name!r}{hint}")
+        return self._draft(NewJob(payload, priority, **options))
+
+    def _drafts(self, jobs: Iterable[object]) -> list[Draft]:
+        """Several jobs, all checked before any is stored."""
+        drafts = [self._draft(job if isinstance(job, NewJob) else NewJob(job)) for job in jobs]
+        if len(drafts) > BATCH_MAX:
+            raise ArgumentError(f"one call takes at most {BATCH_MAX:,} jobs, got {len(drafts):,}; split it")
+        return drafts
+
+    # Flows: what both facades run
+
+    def _enqueue(
+        self, drafts: Sequence[Draft], timeout: float | timedelta | None
+    ) -> Flow[list[int]]:
+        if not drafts:
+            return []
+        limit_s = wait_s(timeout)
+        return (
+            yield from flows.enqueue(
+                self._local, self.name, drafts, timeout_s=limit_s, handler=self._handling()
+            )
+        )
+
+    def _try_enqueue(self, draft: Draft) -> Flow[int | Full]:
+        handler = self._handling()
+        answer = yield from flows.try_enqueue(self._local, self.name, [draft], handler=handler)
+        return answer if isinstance(answer, Full) else answer[0]
+
+    def _deliver(self, limit: int, timeout: float | timedelta | None) -> Flow[list[Lease]]:
+        return (
+            yield from flows.deliver(
+                self._local,
+                self.name,
+                check_limit(limit),
+                worker=self._worker,
+                lease_s=self._lease_s,
+                timeout_s=wait_s(timeout),
+            )
+        )
+
+    def _settle(self, leases: Iterable[Lease], verdict: Verdict) -> Flow[list[Outcome]]:
+        checked = [(self._check(lease), verdict) for lease in leases]
+        return (yield from flows.settle(self._local, checked))
+
+    def _nack(
+        self, lease: Lease, delay: float | timedelta | None, error: BaseException | str | None
+    ) -> Flow[Outcome]:
+        delay_s = None if delay is None else seconds(delay, name="delay")
+        failure = None if error is None else capture(error)
+        return (yield from flows.nack(self._local, self._check(lease), delay_s=delay_s, error=failure))
+
+    def _extend(self, lease: Lease, duration: float | timedelta) -> Flow[Outcome]:
+        lease_s = seconds(duration, name="duration")
+        return (yield from flows.extend(self._local, self._check(lease), lease_s))
+
+    def _job(self, job_id: int) -> Flow[Job | None]:
+        """The record, if it is of this queue."""
+        (job,) = yield from flows.ask(Store.get, [check_id(job_id)])
+        return job if job is not None and job.queue == self.name else None
+
+    def _get(self, job_id: int) -> Flow[JobInfo | None]:
+        job = yield from self._job(job_id)
+        return None if job is None else self._info(job)
+
+    def _terminal_of(self, job_id: int) -> Flow[Terminal | None]:
+        job = yield from self._job(job_id)
+        return None if job is None else TERMINAL_OF.get(job.state)
+
+    def _acked_by(self, lease: Lease) -> Flow[bool]:
+        job = yield from self._job(self._check(lease).id)
+        if job is None:
+            raise JobForgotten(f"job {lease.id} is not stored any more, so who finished it is unknown")
+        return job.state is State.SUCCEEDED and job.delivery == lease.delivery
+
+    def _jobs(self, state: States, after: int, limit: int) -> Flow[list[JobInfo]]:
+        which = Filter(queue=self.name, states=state)
+        jobs = yield from flows.ask(Store.scan, which, after=check_id(after), limit=check_limit(limit))
+        return [self._info(job) for job in jobs]
+
+    def _counts(self) -> Flow[Counts]:
+        return (yield from flows.ask(Store.counts, [self.name]))[self.name]
+
+    def _stored_settings(self) -> Flow[Settings]:
+        return (yield from flows.ask(Store.queues))[self.name]
+
+    def _amend(self, which: int | Iterable[int] | Filter, act: Act, *, force: bool = False) -> Flow[Changed]:
+        chosen = self._which(which)
+        return (yield from flows.ask(Store.amend, chosen, act, queue=self.name, force=force))
+
+    def _configure(self, change: Change) -> Flow[Settings]:
+        if change.capacity is not UNSET:
+            check_capacity(change.capacity)
+        if change.backoff is not UNSET:
+            check_backoff(change.backoff)
+        if change.retention is not UNSET:
+            check_retention(change.retention)
+        return (yield from flows.ask(Store.configure, self.name, change))
+
+    def _prune(self, limit: int) -> Flow[int]:
+        pruned = yield from flows.ask(Store.prune, limit=check_limit(limit))
+        return sum(pruned.values())
+
+    def _info(self, job: Job) -> JobInfo:
+        clock = self._edge.clock
+        return info_of(job, now=clock.interval(), now_at=clock.calendar())
+
+    def _which(self, which: int | Iterable[int] | Filter) -> list[int] | Filter:
+        """Ids, or a filter narrowed to this queue."""
+        if isinstance(which, Filter):
+            if which.queue not in (None, self.name):
+                raise ArgumentError(f"the filter names queue {which.queue!r}, but this is queue {self.name!r}")
+            return Filter(queue=self.name, states=which.states, task=which.task, worker=which.worker)
+        return [check_id(job_id) for job_id in ([which] if isinstance(which, int) else which)]
+
+
+def check_priority(priority: object) -> int:
+    """An int64; else ArgumentError. Never clamped."""
+    if type(priority) is not int:
+        raise ArgumentError(f"priority must be an int, got {type(priority).__name__}")
+    if not PRIORITY_MIN <= priority <= PRIORITY_MAX:
+        raise ArgumentError("priority must fit 64 bits: from -2**63 to 2**63 - 1, higher first")
+    return priority
+
+
+def check_attempts(attempts: object) -> int:
+    """How many runs a job gets; else ArgumentError."""
+    if type(attempts) is not int or not 1 <= attempts <= MAX_ATTEMPTS_MAX:
+        raise ArgumentError(f"max_attempts counts the first run: an int from 1 to {MAX_ATTEMPTS_MAX:,}")
+    return attempts
+
+
+def check_capacity(capacity: object) -> int | None:
+    """Most open jobs, or None for no bound; else ArgumentError."""
+    if capacity is not None and (type(capacity) is not int or capacity < 1):
+        raise ArgumentError("capacity is the most open jobs: an int from 1, or None for no bound")
+    return capacity
+
+
+def check_retention(retention: object) -> Retention | None:
+    """What is kept of ended jobs, or None for the store's default; else ArgumentError."""
+    if retention is not None and not isinstance(retention, Retention):
+        raise ArgumentError(f"retention must be a Retention, got {type(retention).__name__}")
+    return retention
+
+
+def check_id(job_id: object) -> int:
+    """A job's id, or 0 where a listing starts; else ArgumentError."""
+    if not isinstance(job_id, int) or isinstance(job_id, bool):
+        raise ArgumentError(f"a job's id is an int, got {type(job_id).__name__}")
+    return int(job_id)
+
+
+def check_limit(limit: object) -> int:
+    """How many at most: an int from 1 to 100,000; else ArgumentError."""
+    if type(limit) is not int or not 1 <= limit <= BATCH_MAX:
+        raise ArgumentError(f"limit must be an int from 1 to {BATCH_MAX:,}")
+    return limit
+
+
+def check_backoff(backoff: object) -> Backoff | None:
+    """A stored policy or None; else ArgumentError."""
+    if backoff is not None and not isinstance(backoff, Backoff):
+        raise ArgumentError(f"backoff must be a Backoff(base=, cap=), got {type(backoff).__name__}")
+    return backoff
+
+
+def instant(value: object, *, name: str) -> float:
+    """Seconds since the epoch of an aware datetime; else ArgumentError."""
+    if not isinstance(value, datetime):
+        raise ArgumentError(f"{name} must be an aware datetime, got {type(value).__name__}")
+    if value.tzinfo is None or value.utcoffset() is None:
+        raise ArgumentError(f"{name} must be aware of its time zone: datetime(..., tzinfo=UTC)")
+    return value.timestamp()
+
+
+def wait_s(timeout: float | timedelta | None) -> float | None:
+    """A public timeout in seconds; None waits for ever."""
+    return None if timeout is None else seconds(timeout, name="timeout")

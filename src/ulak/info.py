@@ -1,0 +1,95 @@
+"""What a person or a program is shown of a stored job."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+import msgspec
+
+from ulak import codec
+from ulak.core.backoff import Backoff
+from ulak.core.job import Attempt, Job, State
+
+
+class JobInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """A job as it was when it was looked at. Instants are aware datetimes in UTC.
+
+    next: what happens to it next, in plain words. history: its first and last nineteen attempts.
+    """
+
+    id: int
+    queue: str
+    task: str | None
+    body: bytes
+    codec: str
+    headers: Mapping[str, str]
+    priority: int
+    state: State
+    attempt: int
+    max_attempts: int
+    delivery: int
+    crashes: int
+    backoff: Backoff | None
+    unique_key: str | None
+    idempotency_key: str | None
+    worker: str
+    cancel_requested: bool
+    progress: str
+    created_at: datetime
+    run_at: datetime
+    expires_at: datetime | None
+    ended_at: datetime | None
+    history: tuple[Attempt, ...]
+    next: str
+
+    @property
+    def payload(self) -> Any:  # noqa: ANN401 - a payload is whatever its producer gave
+        """The payload, decoded anew. Raises PayloadError if the stored bytes do not fit their codec."""
+        return codec.decode(self.body, self.codec)
+
+    def __repr__(self) -> str:
+        return f"JobInfo(id={self.id}, queue={self.queue!r}, state={self.state.value!r}, next={self.next!r})"
+
+
+def info_of(job: Job, *, now: float, now_at: float) -> JobInfo:
+    """What is shown of a record, at interval time `now` and calendar time `now_at`."""
+    same = {name: getattr(job, name) for name in _SAME}
+    return JobInfo(
+        **same,
+        body=job.payload,
+        headers=job.headers or {},
+        created_at=_instant(job.created_at),
+        run_at=_instant(job.run_at),
+        expires_at=None if job.expires_at is None else _instant(job.expires_at),
+        ended_at=None if job.ended_at is None else _instant(job.ended_at),
+        next=_next(job, now, now_at),
+    )
+
+
+_SAME = (
+    *("id", "queue", "task", "codec", "priority", "state", "attempt", "max_attempts", "delivery", "crashes"),
+    *("backoff", "unique_key", "idempotency_key", "worker", "cancel_requested", "progress", "history"),
+)
+
+
+def _next(job: Job, now: float, now_at: float) -> str:
+    match job.state:
+        case State.READY:
+            return "runs as soon as a worker is free"
+        case State.SCHEDULED:
+            return f"due in {max(0.0, job.run_at - now_at):.1f} s"
+        case State.LEASED:
+            asked = "; its cancel is requested" if job.cancel_requested else ""
+            return f"runs on {job.worker}; its lease ends in {job.lease_end - now:.1f} s{asked}"
+        case State.HELD:
+            return f"waits for a worker that knows {job.task or 'jobs without a task'}"
+        case State.SUCCEEDED:
+            return "finished; kept until retention removes it"
+        case _:
+            return "ended; redrive brings it back, retention removes it"
+
+
+def _instant(at: float) -> datetime:
+    return datetime.fromtimestamp(at, UTC)

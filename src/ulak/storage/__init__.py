@@ -1,0 +1,1 @@
+"""Where jobs live, and what runs the flows that ask for them."""

@@ -1,0 +1,62 @@
+"""What tests need: a clock they own."""
+
+from __future__ import annotations
+
+import threading
+from datetime import UTC, datetime
+
+_WAIT_MAX_S = 60.0
+
+
+class ManualClock:
+    """Both clocks, moved by hand. Pass it as `Queue(..., clock=clock)`.
+
+    Threads that sleep on it wake when their time has come by `advance`, or when what they wait for happens.
+    Event loops sleep in real time: on them, advance the clock and make the waiter look again.
+    """
+
+    def __init__(self, at: datetime = datetime(2026, 1, 1, tzinfo=UTC)) -> None:
+        self._lock = threading.Lock()
+        self._interval = 1_000.0
+        self._calendar = at.timestamp()
+        self._sleepers: dict[threading.Event, float] = {}
+
+    def interval(self) -> float:
+        """Seconds on the interval clock."""
+        return self._interval
+
+    def calendar(self) -> float:
+        """Seconds since the epoch on the calendar clock."""
+        return self._calendar
+
+    def advance(self, duration_s: float) -> None:
+        """Let time pass on both clocks, and wake every sleeper whose time has come."""
+        with self._lock:
+            self._interval += duration_s
+            self._calendar += duration_s
+            for event, until in list(self._sleepers.items()):
+                if until <= self._interval:
+                    event.set()
+
+    def set_calendar(self, at: datetime) -> None:
+        """Set the calendar clock, forwards or back, as an operator or NTP may; the interval clock goes on."""
+        self._calendar = at.timestamp()
+
+    @property
+    def sleepers(self) -> int:
+        """How many threads sleep on this clock now."""
+        return len(self._sleepers)
+
+    def wait(self, event: threading.Event, timeout_s: float | None) -> None:
+        """Sleep until the event is set, by its owner or by `advance`."""
+        if timeout_s is not None and timeout_s <= 0:
+            return
+        with self._lock:
+            self._sleepers[event] = float("inf") if timeout_s is None else self._interval + timeout_s
+        try:
+            # A test that never moves the clock should fail with what it waited for, not hang.
+            if not event.wait(_WAIT_MAX_S):
+                raise AssertionError(f"slept {_WAIT_MAX_S:g} real seconds on a ManualClock that nobody moved")
+        finally:
+            with self._lock:
+                del self._sleepers[event]

@@ -1,0 +1,151 @@
+"""What carries the workers of a pool: threads for `def` handlers, tasks of an event loop for `async def`."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import threading
+from collections.abc import Coroutine
+from typing import Any
+
+from ulak.context import Context
+from ulak.core.flows import Flow
+from ulak.core.job import Lease
+from ulak.storage.drive import Edge, arun, run
+from ulak.worker.execute import Ending, Handler
+from ulak.worker.runtime import Crew, Seat
+
+_log = logging.getLogger("ulak")
+
+
+class ThreadHands:
+    """One thread a worker; it claims, runs and settles by itself."""
+
+    def __init__(self, edge: Edge, crew: Crew, handler: Handler) -> None:
+        self._edge = edge
+        self._crew = crew
+        self._handler = handler
+        self._threads: dict[int, threading.Thread] = {}
+
+    def start(self, seat: Seat) -> None:
+        """Start a thread for this seat."""
+        name = f"ulak-{self._crew.queue}-{seat.number}"
+        # A daemon: a handler that never returns must not keep the process from ending.
+        thread = threading.Thread(target=self._main, args=(seat,), name=name, daemon=True)
+        self._threads[seat.number] = thread
+        thread.start()
+
+    def _main(self, seat: Seat) -> None:
+        try:
+            run(self._edge, self._crew.work(seat, self))
+        except BaseException:  # noqa: BLE001 - whatever killed this thread, its seat must be taken again
+            _log.exception("worker %d of queue %s died", seat.number, self._crew.queue)
+            if self._crew.taking:
+                return
+        self._crew.seat_left(seat)
+
+    def handle(self, lease: Lease, context: Context) -> Ending:
+        """Call the handler in this thread."""
+        return self._handler.run(lease, context)
+
+    def open(self) -> None:
+        """Nothing to open: each seat starts its own thread."""
+
+    def lost(self) -> list[Seat]:
+        """Seats whose thread died without leaving."""
+        return [
+            seat
+            for seat in self._crew.seats
+            if not seat.left and seat.number in self._threads and not self._threads[seat.number].is_alive()
+        ]
+
+    def abandon(self) -> None:
+        """A thread cannot be stopped from outside; what it settles later is stale."""
+
+
+class LoopHands:
+    """A fixed set of tasks on one event loop, which is the caller's or, if None, one in a thread of its own."""
+
+    def __init__(
+        self, edge: Edge, crew: Crew, handler: Handler, loop: asyncio.AbstractEventLoop | None = None
+    ) -> None:
+        self._edge = edge
+        self._crew = crew
+        self._handler = handler
+        self._tasks: dict[int, asyncio.Task[None]] = {}
+        self._runner: asyncio.Runner | None = None
+        if loop is None:
+            self._runner = asyncio.Runner()
+            loop = self._runner.get_loop()
+        self._loop = loop
+        self._all_left = asyncio.Event()
+
+    def open(self) -> None:
+        """Start the loop's own thread, if it has one."""
+        if self._runner is not None:
+            name = f"ulak-{self._crew.queue}-loop"
+            threading.Thread(target=self._main, args=(self._runner,), name=name, daemon=True).start()
+
+    def _main(self, runner: asyncio.Runner) -> None:
+        # Leaving the runner cancels what handlers left running on the loop, and closes it.
+        with runner:
+            runner.run(self._serve())
+
+    async def _serve(self) -> None:
+        await self._all_left.wait()
+
+    def start(self, seat: Seat) -> None:
+        """Start a task for this seat."""
+        self._tasks.pop(seat.number, None)
+        self._loop.call_soon_threadsafe(self._start, seat)
+
+    def _start(self, seat: Seat) -> None:
+        name = f"ulak-{self._crew.queue}-{seat.number}"
+        self._tasks[seat.number] = self._loop.create_task(self._work(seat), name=name)
+
+    async def _work(self, seat: Seat) -> None:
+        try:
+            await arun(self._edge, self._crew.work(seat, self))
+        except BaseException as error:  # noqa: BLE001 - as in a thread
+            if not isinstance(error, asyncio.CancelledError):
+                _log.exception("worker %d of queue %s died", seat.number, self._crew.queue)
+            if self._crew.taking:
+                return
+        self._crew.seat_left(seat)
+        if self._crew.size == 0:
+            self._all_left.set()
+
+    def handle(self, lease: Lease, context: Context) -> Coroutine[Any, Any, Ending]:
+        """Await the handler in this task."""
+        return self._handler.arun(lease, context)
+
+    def lost(self) -> list[Seat]:
+        """Seats whose task died without leaving."""
+        return [
+            seat
+            for seat in self._crew.seats
+            if not seat.left and seat.number in self._tasks and self._tasks[seat.number].done()
+        ]
+
+    def abandon(self) -> None:
+        """Cancel what still runs; what ignores that is left behind, and what it settles later is stale."""
+        with contextlib.suppress(RuntimeError):  # the loop is closed, so nothing runs there any more
+            self._loop.call_soon_threadsafe(self._cancel_all)
+
+    def _cancel_all(self) -> None:
+        for task in self._tasks.values():
+            task.cancel()
+
+
+AnyHands = ThreadHands | LoopHands
+
+
+def replace_lost(crew: Crew, hands: AnyHands) -> Flow[None]:
+    """Give every seat whose worker died a new one, and settle what the dead one held."""
+    for seat in hands.lost():
+        yield from crew.lost(seat)
+        if crew.taking:
+            hands.start(seat)
+        else:
+            crew.seat_left(seat)

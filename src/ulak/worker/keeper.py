@@ -1,0 +1,84 @@
+"""The duties of a pool beside running jobs: renew its leases, reclaim ended ones, promote, prune."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+from ulak.core import flows
+from ulak.core.flows import LOOK_AGAIN_S, Flow, ask, least
+from ulak.core.job import Outcome
+from ulak.core.store import Store, Until
+from ulak.worker.runtime import Crew
+
+_log = logging.getLogger("ulak")
+
+RENEWALS_PER_LEASE = 3
+PRUNE_MAX = 1000
+
+
+class Keeper:
+    """Does the duties from one thread of its own, so that no handler can starve them."""
+
+    def __init__(self, crew: Crew, replace_lost: Callable[[], Flow[None]]) -> None:
+        self._crew = crew
+        self._replace_lost = replace_lost
+        self._renew_at = 0.0
+
+    def keep(self) -> Flow[None]:
+        """Do each duty when it is due, until the crew has stopped. An error in one is logged; the others go
+        on, and the next round tries again."""
+        crew = self._crew
+        signal = yield from flows.new_signal()
+        lines = yield from flows.lines_of(crew.queue, Until.DUE, Until.DRAINED)
+        for line in lines:
+            line.join(signal)
+        try:
+            while not crew.stopped:
+                signal.clear()
+                for duty in (self._renew, self._reclaim, self._promote, self._replace_lost, self._prune):
+                    yield from _guard(duty)
+                horizon_s = yield from ask(Store.horizon, [crew.queue])
+                renew_s = self._renew_at - (yield from flows.now())
+                if not crew.stopped:
+                    yield from flows.sleep(signal, max(0.0, least(horizon_s, renew_s, LOOK_AGAIN_S) or 0.0))
+        finally:
+            for line in lines:
+                line.leave(signal)
+
+    def _renew(self) -> Flow[None]:
+        """Extend every lease of the pool, at a third of its length, before anything reclaims."""
+        crew = self._crew
+        now = yield from flows.now()
+        if now < self._renew_at:
+            return
+        self._renew_at = now + crew.lease_s / RENEWALS_PER_LEASE
+        held = [(seat.lease, seat.context) for seat in crew.seats]
+        running = [(lease, context) for lease, context in held if lease is not None and context is not None]
+        if not running:
+            return
+        leases = [lease for lease, _ in running]
+        progress = {
+            lease.id: context.progress_text for lease, context in running if context.progress_text is not None
+        }
+        answers = yield from ask(Store.extend, leases, crew.lease_s, progress=progress)
+        for (_, context), answer in zip(running, answers, strict=True):
+            if answer is Outcome.STALE or answer is True:
+                context.cancelled = True
+
+    def _reclaim(self) -> Flow[None]:
+        yield from flows.reclaim([self._crew.queue])
+
+    def _promote(self) -> Flow[None]:
+        yield from ask(Store.promote, [self._crew.queue])
+
+    def _prune(self) -> Flow[None]:
+        yield from ask(Store.beat, self._crew.worker, {"queue": self._crew.queue, "size": str(self._crew.size)})
+        yield from ask(Store.prune, limit=PRUNE_MAX)
+
+
+def _guard(duty: Callable[[], Flow[None]]) -> Flow[None]:
+    try:
+        yield from duty()
+    except Exception:
+        _log.exception("a duty of the worker pool failed; it is tried again")

@@ -1,0 +1,199 @@
+"""The pools users hold: one for threads, one for an event loop. Both only run the flows of their crew."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections.abc import Callable
+from datetime import timedelta
+from types import TracebackType
+from typing import Any
+
+from ulak.core.backoff import Backoff
+from ulak.core.flows import Flow, ask
+from ulak.core.store import Change, Store
+from ulak.durations import seconds
+from ulak.errors import ArgumentError, Closed
+from ulak.local import LocalQueue
+from ulak.storage.drive import Edge, arun, run
+from ulak.worker.execute import Handler
+from ulak.worker.hands import AnyHands, LoopHands, ThreadHands, replace_lost
+from ulak.worker.keeper import Keeper
+from ulak.worker.runtime import Crew, PoolMetrics, Report
+
+_log = logging.getLogger("ulak")
+
+COUNT_MAX = 10_000
+LEASE_MIN_S = 0.05
+
+
+class BasePool:
+    """What both pools share: their crew, how it starts, how it ends."""
+
+    def __init__(
+        self,
+        edge: Edge,
+        local: LocalQueue,
+        queue: str,
+        handler: Callable[..., Any],
+        *,
+        worker: str,
+        lease_s: float,
+        count: int,
+        backoff: Backoff | None,
+        grace: float | timedelta,
+    ) -> None:
+        if type(count) is not int or not 1 <= count <= COUNT_MAX:
+            raise ArgumentError(f"count is the number of workers: an int from 1 to {COUNT_MAX:,}")
+        if lease_s < LEASE_MIN_S:
+            raise ArgumentError(
+                f"a pool renews its leases at a third of the visibility timeout, which must be at least "
+                f"{LEASE_MIN_S} s for that; it is {lease_s:g} s"
+            )
+        self._edge = edge
+        self._handler = Handler(handler)
+        self._backoff = backoff
+        self._grace_s = seconds(grace, name="grace")
+        self._crew = Crew(edge.store, local, queue, worker=worker, count=count, lease_s=lease_s)
+        self._hands: AnyHands | None = None
+
+    @property
+    def size(self) -> int:
+        """How many workers the pool has now."""
+        return self._crew.size if self._hands is not None else 0
+
+    def _begin(self, loop: asyncio.AbstractEventLoop | None) -> Flow[None]:
+        if self._hands is not None:
+            raise Closed("this pool was started already; a pool runs once, make a new one")
+        yield from self._store_policy()
+        yield from self._crew.begin()
+        if self._handler.is_async:
+            self._hands = LoopHands(self._edge, self._crew, self._handler, loop)
+        else:
+            self._hands = ThreadHands(self._edge, self._crew, self._handler)
+        hands = self._hands
+        hands.open()
+        for seat in self._crew.seats:
+            hands.start(seat)
+        keeper = Keeper(self._crew, lambda: replace_lost(self._crew, hands))
+        name = f"ulak-{self._crew.queue}-keeper"
+        threading.Thread(target=run, args=(self._edge, keeper.keep()), name=name, daemon=True).start()
+
+    def _store_policy(self) -> Flow[None]:
+        """Store the backoff as the queue's, if it has none."""
+        queue = self._crew.queue
+        stored = (yield from ask(Store.queues))[queue].backoff
+        if stored is None:
+            yield from ask(Store.configure, queue, Change(backoff=self._backoff or Backoff()))
+        elif self._backoff is not None and stored != self._backoff:
+            _log.warning(
+                "queue %s has the backoff %s; the %s given here is not used, change it with q.configure(backoff=)",
+                queue,
+                stored,
+                self._backoff,
+            )
+
+    def _drain(self, timeout: float | timedelta | None) -> Flow[Report]:
+        timeout_s = None if timeout is None else seconds(timeout, name="timeout")
+        return (yield from self._crew.drain(timeout_s, self._grace_s, self._started()))
+
+    def _shutdown(self, grace: float | timedelta | None) -> Flow[Report]:
+        grace_s = self._grace_s if grace is None else seconds(grace, name="grace")
+        return (yield from self._crew.shutdown(grace_s, self._started()))
+
+    def _leave(self, error: BaseException | None) -> Flow[Report]:
+        """Drain if the producers have finished, else shut down; shut down after an exception."""
+        if error is None and self._crew.local.finished:
+            return (yield from self._drain(None))
+        return (yield from self._shutdown(None))
+
+    def _metrics(self) -> Flow[PoolMetrics]:
+        self._started()
+        return (yield from self._crew.metrics())
+
+    def _started(self) -> AnyHands:
+        if self._hands is None:
+            raise Closed("this pool has not started; use it as a context manager, or call start()")
+        return self._hands
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}(queue={self._crew.queue!r}, size={self.size})"
+
+
+class Pool(BasePool):
+    """Workers of one queue, for threads. Made by `Queue.workers`; a context manager.
+
+    Leaving the `with` drains if the queue's producers have finished, else shuts down within the grace; after
+    an exception it always shuts down. `size` stays what it is whatever handlers raise.
+    """
+
+    def start(self) -> None:
+        """Start the workers."""
+        run(self._edge, self._begin(None))
+
+    def drain(self, timeout: float | timedelta | None = None) -> Report:
+        """Run until the producers have finished and nothing is left that could run, then stop.
+
+        timeout: after it, stop at once and hand back what runs, unspent (None: no limit). Held jobs, and
+        jobs of a paused queue, do not keep a drain; scheduled ones do.
+        """
+        return run(self._edge, self._drain(timeout))
+
+    def shutdown(self, grace: float | timedelta | None = None) -> Report:
+        """Take nothing new, let running jobs finish within `grace` (None: the pool's), hand back the rest
+        unspent. Their handlers may go on, but what they settle is stale."""
+        return run(self._edge, self._shutdown(grace))
+
+    def metrics(self) -> PoolMetrics:
+        """What happened in the queue since the pool started."""
+        return run(self._edge, self._metrics())
+
+    def __enter__(self) -> Pool:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            run(self._edge, self._leave(error))
+        except BaseException:
+            self.shutdown(0)
+            raise
+
+
+class AsyncPool(BasePool):
+    """Workers of one queue, for an event loop. Made by `AsyncQueue.workers`; an async context manager.
+
+    `async def` handlers run on the caller's loop, `def` handlers on threads. Else as `Pool`.
+    """
+
+    async def start(self) -> None:
+        """Start the workers."""
+        await arun(self._edge, self._begin(asyncio.get_running_loop()))
+
+    async def drain(self, timeout: float | timedelta | None = None) -> Report:  # noqa: ASYNC109 - as Pool.drain
+        """As `Pool.drain`."""
+        return await arun(self._edge, self._drain(timeout))
+
+    async def shutdown(self, grace: float | timedelta | None = None) -> Report:
+        """As `Pool.shutdown`."""
+        return await arun(self._edge, self._shutdown(grace))
+
+    async def metrics(self) -> PoolMetrics:
+        """As `Pool.metrics`."""
+        return await arun(self._edge, self._metrics())
+
+    async def __aenter__(self) -> AsyncPool:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            await arun(self._edge, self._leave(error))
+        except BaseException:
+            await self.shutdown(0)
+            raise

@@ -1,0 +1,288 @@
+"""One pool's shared state, and the flows of its workers, its drain and its shutdown."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any, Protocol
+
+import msgspec
+
+from ulak.context import Context
+from ulak.core import flows, rules
+from ulak.core.flows import LOOK_AGAIN_S, Do, Flow, ask, least
+from ulak.core.job import Cause, Dead, Lease, Outcome, Retry, Totals, Verdict
+from ulak.core.store import Line, Settled, Settlement, Store, Tasks, Until
+from ulak.local import LocalQueue
+from ulak.storage.line import WaitLine
+from ulak.worker.execute import Ending, Failed
+
+_log = logging.getLogger("ulak")
+
+NO_TASK: Tasks = frozenset({None})
+"""What a plain pool knows: jobs without a task."""
+
+
+class Report(msgspec.Struct, frozen=True):
+    """How a drain or a shutdown ended.
+
+    drained: nothing was left that could still run. open: unfinished jobs left in the queue; of these, held
+    ones wait for a worker that knows their task, and paused says that the queue is paused.
+    released: deliveries handed back unspent because time was over.
+    """
+
+    drained: bool
+    open: int
+    held: int
+    paused: bool
+    released: int
+
+
+class PoolMetrics(msgspec.Struct, frozen=True):
+    """What happened in the queue since the pool started, in one snapshot; rejected and stale: in this process.
+
+    At rest: processed = succeeded + failed; failed = retries + dead_lettered + cut.
+    """
+
+    enqueued: int
+    processed: int
+    succeeded: int
+    failed: int
+    retries: int
+    dead_lettered: int
+    cut: int
+    reclaimed: int
+    stale: int
+    rejected: int
+
+
+class Seat:
+    """One worker's place in a pool, and what it runs there now."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.lease: Lease | None = None
+        self.context: Context | None = None
+        self.left = False
+
+
+class Hands(Protocol):
+    """What carries workers: threads, or the tasks of an event loop."""
+
+    def start(self, seat: Seat) -> None:
+        """Run the flow of a worker in this seat; tell the crew when it is over."""
+
+    def handle(self, lease: Lease, context: Context) -> Any:  # noqa: ANN401 - an Ending, or a coroutine of one
+        """Run the handler for one delivery."""
+
+    def abandon(self) -> None:
+        """Time is over: stop what can be stopped, leave the rest behind."""
+
+
+class Crew:
+    """The state of one pool, and its flows.
+
+    taking: workers take new jobs. stopped: the keeper may go too.
+    """
+
+    def __init__(
+        self, store: Store, local: LocalQueue, queue: str, *, worker: str, count: int, lease_s: float
+    ) -> None:
+        self.store = store
+        self.local = local
+        self.queue = queue
+        self.worker = worker
+        self.lease_s = lease_s
+        self.seats = [Seat(number) for number in range(1, count + 1)]
+        self.taking = True
+        self.stopped = False
+        self.gone = WaitLine(Until.DRAINED)
+        self._start = Totals()
+        self._start_stale = local.stale
+        self._start_rejected = local.rejected
+
+    @property
+    def size(self) -> int:
+        """How many workers there are."""
+        return sum(not seat.left for seat in self.seats)
+
+    def begin(self) -> Flow[None]:
+        """Note where the totals stand, before the first worker starts."""
+        self._start = (yield from ask(Store.counts, [self.queue]))[self.queue].totals
+
+    def metrics(self) -> Flow[PoolMetrics]:
+        """What happened since `begin`."""
+        totals = (yield from ask(Store.counts, [self.queue]))[self.queue].totals
+        grown = {
+            name: getattr(totals, name) - getattr(self._start, name)
+            for name in PoolMetrics.__struct_fields__
+            if name not in ("stale", "rejected")
+        }
+        return PoolMetrics(
+            **grown,
+            stale=self.local.stale - self._start_stale,
+            rejected=self.local.rejected - self._start_rejected,
+        )
+
+    # One worker
+
+    def work(self, seat: Seat, hands: Hands) -> Flow[None]:
+        """Take jobs and run them, one at a time, until the pool stops or nothing can come any more."""
+        signal = yield from flows.new_signal()
+        standing: list[Line] = []
+        settlements: list[Settlement] = []
+        try:
+            while True:
+                signal.clear()
+                taking = self.taking
+                settled, leases = yield from ask(
+                    Store.turn,
+                    settlements,
+                    [self.queue],
+                    int(taking),
+                    worker=self.worker,
+                    lease_s=self.lease_s,
+                    tasks=NO_TASK,
+                )
+                self._note(settlements, settled)
+                seat.lease = seat.context = None
+                settlements = []
+                if leases:
+                    _leave(standing, signal)
+                    settlements = [(leases[0], (yield from self._run(seat, leases[0], hands)))]
+                elif not taking or (self.local.finished and (yield from flows.is_drained([self.queue]))):
+                    return
+                elif missing := [line for line in (yield from self._lines()) if line not in standing]:
+                    for line in missing:
+                        line.join(signal)
+                    standing.extend(missing)
+                else:
+                    yield from flows.sleep(signal, self.store.capabilities.poll_s)
+        finally:
+            _leave(standing, signal)
+
+    def _lines(self) -> Flow[list[Line]]:
+        """Where an idle worker stands: also where the end of all work is called, once that can come."""
+        untils = (Until.READY, Until.DRAINED) if self.local.finished else (Until.READY,)
+        return (yield from flows.lines_of(self.queue, *untils))
+
+    def _run(self, seat: Seat, lease: Lease, hands: Hands) -> Flow[Verdict]:
+        if lease.task is not None:
+            return rules.Hold()
+        context = Context(lease)
+        seat.context, seat.lease = context, lease
+        ending: Ending = yield Do(lambda: hands.handle(lease, context))
+        if isinstance(ending, Failed):
+            return ending.verdict(lease, (yield from flows.draw()))
+        return ending
+
+    def _note(self, settlements: list[Settlement], settled: list[Settled]) -> None:
+        for (lease, verdict), answer in zip(settlements, settled, strict=True):
+            stale = answer is Outcome.STALE
+            self.local.count_stale(int(stale))
+            log_settled(lease, verdict, stale=stale)
+
+    def lost(self, seat: Seat) -> Flow[None]:
+        """Settle what a worker held that died of something else than its job."""
+        lease = seat.lease
+        seat.lease = seat.context = None
+        if lease is not None:
+            verdict = rules.failure(lease, Cause.LOST, draw=(yield from flows.draw()), crashed=True)
+            settled = yield from ask(Store.settle, [(lease, verdict)])
+            self._note([(lease, verdict)], settled)
+
+    # The end
+
+    def drain(self, timeout_s: float | None, grace_s: float, hands: Hands) -> Flow[Report]:
+        """Run until every registered producer has finished and nothing is left that could run, then stop.
+
+        When time is over first, stop at once and hand back what runs.
+        """
+        start = yield from flows.now()
+        signal = yield from flows.new_signal()
+        line = yield from ask(Store.line, Until.DRAINED, self.queue)
+        line.join(signal)
+        try:
+            while True:
+                signal.clear()
+                # In this order: whatever the last producer enqueued is counted.
+                if not self.local.awaited and (yield from flows.is_drained([self.queue])):
+                    break
+                left_s = None if timeout_s is None else start + timeout_s - (yield from flows.now())
+                if left_s is not None and left_s <= 0:
+                    grace_s = 0.0
+                    break
+                yield from flows.sleep(signal, least(left_s, LOOK_AGAIN_S))
+        finally:
+            line.leave(signal)
+        return (yield from self.shutdown(grace_s, hands))
+
+    def shutdown(self, grace_s: float, hands: Hands) -> Flow[Report]:
+        """Take nothing new, let what runs finish within `grace_s`, then hand the rest back unspent."""
+        self.taking = False
+        self.local.wake_all()
+        start = yield from flows.now()
+        signal = yield from flows.new_signal()
+        self.gone.join(signal)
+        try:
+            while True:
+                signal.clear()
+                left_s = start + grace_s - (yield from flows.now())
+                if self.size == 0 or left_s <= 0:
+                    break
+                yield from flows.sleep(signal, left_s)
+        finally:
+            self.gone.leave(signal)
+        self.stopped = True
+        released = yield from flows.release_all(self.queue, self.worker, Cause.SHUTDOWN)
+        for seat in self.seats:
+            if seat.context is not None:
+                seat.context.cancelled = True
+        hands.abandon()
+        return (yield from self._report(released))
+
+    def _report(self, released: int) -> Flow[Report]:
+        counts = (yield from ask(Store.counts, [self.queue]))[self.queue]
+        settings = (yield from ask(Store.queues))[self.queue]
+        return Report(
+            drained=(yield from flows.is_drained([self.queue])),
+            open=counts.open,
+            held=counts.held,
+            paused=settings.paused,
+            released=released,
+        )
+
+    def seat_left(self, seat: Seat) -> None:
+        """A worker has gone for good."""
+        seat.left = True
+        self.gone.ring(len(self.gone))
+
+
+def _leave(standing: list[Line], signal: flows.Signal) -> None:
+    for line in standing:
+        line.leave(signal)
+    standing.clear()
+
+
+def log_settled(lease: Lease, verdict: Verdict, *, stale: bool) -> None:
+    """One line per settled delivery, at the level its outcome deserves; never with a payload."""
+    error = rules.error_of(verdict)
+    level = logging.DEBUG
+    if isinstance(verdict, Dead):
+        level = logging.ERROR
+    elif stale or (isinstance(verdict, Retry) and not verdict.refund):
+        level = logging.WARNING
+    if _log.isEnabledFor(level):
+        _log.log(
+            level,
+            "job %d of queue %s, attempt %d of %d: %s%s%s",
+            lease.id,
+            lease.queue,
+            lease.attempt,
+            lease.max_attempts,
+            type(verdict).__name__.lower(),
+            f" ({error.type})" if error is not None else "",
+            "; stale, without effect" if stale else "",
+            extra={"job_id": lease.id, "queue": lease.queue, "task": lease.task, "attempt": lease.attempt},
+        )
+
+
