@@ -85,7 +85,7 @@ def make_environment() -> None:
     """Put a new virtual environment that has pip in the place of .venv."""
     say(f"making .venv with Python {sys.version.split()[0]}")
     run(PYTHON, "-m", "venv", "--clear", "--without-pip", VENV)
-    if run(VENV / "bin/python", "-m", "ensurepip", is_trial=True):
+    if run(VENV / "bin/python", "-m", "ensurepip", "--default-pip", is_trial=True):
         return
     # Debian packages ensurepip apart. Its pip refuses to install for everyone, but not into a folder.
     if not run(PYTHON, "-m", "pip", "--version", is_trial=True):

@@ -5,7 +5,19 @@ import logging
 from ulak.aqueue import AsyncQueue
 from ulak.context import Cancel, Context, Reject, Retry, Snooze, current_job
 from ulak.core.backoff import Backoff
-from ulak.core.job import FULL, Attempt, Counts, Duplicate, Failure, Full, Lease, Outcome, State, Terminal, Totals
+from ulak.core.job import (
+    FULL,
+    Attempt,
+    Counts,
+    Duplicate,
+    Failure,
+    Full,
+    Lease,
+    Outcome,
+    State,
+    Terminal,
+    Totals,
+)
 from ulak.core.store import Changed, Filter, Keep, Refusal, Retention, Settings
 from ulak.errors import (
     ArgumentError,

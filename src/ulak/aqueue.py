@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from datetime import timedelta
 from types import TracebackType
-from typing import Any, Unpack
+from typing import Any, Self, Unpack
 
 from ulak import codec
 from ulak.core import flows
@@ -57,7 +57,9 @@ class AsyncQueue(Handle):
         """As `Queue.enqueue_many`."""
         return await arun(self._edge, self._enqueue(self._drafts(jobs), timeout))
 
-    async def try_enqueue(self, payload: object, priority: int = 0, **options: Unpack[JobOptions]) -> int | Full:
+    async def try_enqueue(
+        self, payload: object, priority: int = 0, **options: Unpack[JobOptions]
+    ) -> int | Full:
         """As `Queue.try_enqueue`."""
         return await arun(self._edge, self._try_enqueue(self._one(payload, priority, options)))
 
@@ -208,7 +210,7 @@ class AsyncQueue(Handle):
             self._let_go()
         self._closed = True
 
-    async def __aenter__(self) -> AsyncQueue:
+    async def __aenter__(self) -> Self:
         self._open()
         return self
 

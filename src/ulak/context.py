@@ -13,7 +13,6 @@ from ulak.core.flows import Handling
 from ulak.core.job import Lease
 from ulak.durations import seconds
 
-
 PROGRESS_TEXT_MAX = 1024
 
 
@@ -60,7 +59,7 @@ class Context:
 
     @property
     def redelivered(self) -> bool:
-        """True unless this is the first time the job is handed out: an earlier run may have done part of it."""
+        """True unless the job is handed out for the first time: an earlier run may have done part of it."""
         return self._lease.redelivered
 
     @property
@@ -83,7 +82,9 @@ class Context:
         self.progress_text = bounded(f"{done}/{total} {text}".rstrip(), PROGRESS_TEXT_MAX)
 
     def __repr__(self) -> str:
-        return f"Context(id={self.id}, queue={self.queue!r}, attempt={self.attempt}, delivery={self.delivery})"
+        return (
+            f"Context(id={self.id}, queue={self.queue!r}, attempt={self.attempt}, delivery={self.delivery})"
+        )
 
 
 _current: ContextVar[Context | None] = ContextVar("ulak_current_job", default=None)
@@ -94,7 +95,7 @@ def current_job() -> Context | None:
     return _current.get()
 
 
-class Control(Exception):  # noqa: N818 - these are wishes, not errors
+class Control(Exception):
     """The base of what a handler raises to settle its job otherwise than by return or failure."""
 
     def __init__(self, reason: str = "") -> None:

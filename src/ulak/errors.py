@@ -67,8 +67,11 @@ class PayloadError(UlakError, TypeError):
 
 
 class StorageUnavailable(UlakError):
-    """The store did not answer. Whether the call took effect is unknown; repeating it is safe where its
-    documentation says so (settling the same lease, enqueuing under the same idempotency key)."""
+    """The store did not answer, so whether the call took effect is unknown.
+
+    Repeating it is safe where its documentation says so: settling the same lease, enqueuing under the same
+    idempotency key.
+    """
 
     code = "U201"
 

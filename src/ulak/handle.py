@@ -16,8 +16,8 @@ from ulak import codec
 from ulak.capture import capture
 from ulak.clock import SYSTEM, Clock
 from ulak.context import handling
-from ulak.core.backoff import Backoff
 from ulak.core import flows
+from ulak.core.backoff import Backoff
 from ulak.core.flows import Flow, Handling
 from ulak.core.job import (
     PRIORITY_MAX,
@@ -147,7 +147,7 @@ class Handle:
             wanted = self._settings.capacity
             if wanted is not None and stored.capacity != wanted:
                 _log.warning(
-                    "queue %s has capacity %s; the %s given here is not used, change it with q.configure(capacity=)",
+                    "queue %s has capacity %s, so %s is not used; change it with q.configure(capacity=)",
                     self.name,
                     stored.capacity,
                     wanted,
@@ -215,11 +215,13 @@ class Handle:
         )
 
     def _one(self, payload: object, priority: int, options: JobOptions) -> Draft:
-        """A single job, checked. Raises ArgumentError for an option that does not exist, naming the nearest."""
+        """A single job, checked. An unknown option is an ArgumentError that names the nearest."""
         for name in options:
             if name not in _OPTIONS:
                 near = difflib.get_close_matches(name, _OPTIONS, 1)
-                hint = f"; did you mean {near[0]!r}?" if near else f"; there are {', '.join(sorted(_OPTIONS))}"
+                hint = (
+                    f"; did you mean {near[0]!r}?" if near else f"; there are {', '.join(sorted(_OPTIONS))}"
+                )
                 raise ArgumentError(f"enqueue has no option {name!r}{hint}")
         return self._draft(NewJob(payload, priority, **options))
 
@@ -232,9 +234,7 @@ class Handle:
 
     # Flows: what both facades run
 
-    def _enqueue(
-        self, drafts: Sequence[Draft], timeout: float | timedelta | None
-    ) -> Flow[list[int]]:
+    def _enqueue(self, drafts: Sequence[Draft], timeout: float | timedelta | None) -> Flow[list[int]]:
         if not drafts:
             return []
         limit_s = wait_s(timeout)
@@ -331,7 +331,9 @@ class Handle:
         """Ids, or a filter narrowed to this queue."""
         if isinstance(which, Filter):
             if which.queue not in (None, self.name):
-                raise ArgumentError(f"the filter names queue {which.queue!r}, but this is queue {self.name!r}")
+                raise ArgumentError(
+                    f"the filter names queue {which.queue!r}, but this is queue {self.name!r}"
+                )
             return Filter(queue=self.name, states=which.states, task=which.task, worker=which.worker)
         return [check_id(job_id) for job_id in ([which] if isinstance(which, int) else which)]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from types import TracebackType
+from typing import Self
 
 from ulak.clock import Clock
 from ulak.core.store import Store, Until
@@ -83,7 +84,7 @@ class Producer:
             self._finished = True
         self._local.finish(registered=True)
 
-    def __enter__(self) -> Producer:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(
@@ -91,7 +92,7 @@ class Producer:
     ) -> None:
         self.finish()
 
-    async def __aenter__(self) -> Producer:
+    async def __aenter__(self) -> Self:
         return self
 
     async def __aexit__(
@@ -163,7 +164,9 @@ def check_url(url: object) -> str:
     if not separator:
         raise ConfigError("a store's URL starts with a scheme: 'memory://' or 'memory://name'")
     if scheme != "memory":
-        raise ConfigError(f"no store for {scheme + '://'!r}; this version has 'memory://' and 'memory://name'")
+        raise ConfigError(
+            f"no store for {scheme + '://'!r}; this version has 'memory://' and 'memory://name'"
+        )
     if rest and not QUEUE_NAME.fullmatch(rest):
         raise ConfigError(f"the name in 'memory://name' must match {QUEUE_NAME.pattern}")
     return url

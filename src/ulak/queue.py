@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from datetime import timedelta
 from types import TracebackType
-from typing import Any, Unpack
+from typing import Any, Self, Unpack
 
 from ulak import codec
 from ulak.core import flows
@@ -31,6 +31,7 @@ from ulak.info import JobInfo
 from ulak.local import Producer
 from ulak.storage.drive import run
 from ulak.worker.pool import Pool
+
 
 class Queue(Handle):
     """A bounded, prioritised, leased queue. Safe to share between threads; a context manager.
@@ -61,9 +62,7 @@ class Queue(Handle):
         """
         return run(self._edge, self._enqueue([self._one(payload, priority, options)], timeout))[0]
 
-    def enqueue_many(
-        self, jobs: Iterable[object], *, timeout: float | timedelta | None = None
-    ) -> list[int]:
+    def enqueue_many(self, jobs: Iterable[object], *, timeout: float | timedelta | None = None) -> list[int]:
         """Store up to 100,000 jobs (payloads or `NewJob`s), all or none, in one step; waits for room for all.
 
         Raises ArgumentError at once if there are more new ones than the capacity; else as `enqueue`.
@@ -244,7 +243,7 @@ class Queue(Handle):
             self._let_go()
         self._closed = True
 
-    def __enter__(self) -> Queue:
+    def __enter__(self) -> Self:
         self._open()
         return self
 

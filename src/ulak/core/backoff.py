@@ -40,7 +40,11 @@ class Backoff(msgspec.Struct, frozen=True):
             msgspec.structs.force_setattr(self, name, value)
 
     def _seconds(self) -> tuple[float, float, float]:
-        return seconds(self.base, name="base"), seconds(self.cap, name="cap"), seconds(self.floor, name="floor")
+        return (
+            seconds(self.base, name="base"),
+            seconds(self.cap, name="cap"),
+            seconds(self.floor, name="floor"),
+        )
 
     def delay_s(self, failed_attempt: int, draw: float) -> float:
         """Seconds to wait after failed attempt number `failed_attempt` (from 1), given a draw in [0, 1].

@@ -16,7 +16,7 @@ import msgspec
 
 from ulak.core import rules
 from ulak.core.job import FULL, Cause, Draft, Failure, Full, Lease, Outcome
-from ulak.core.store import Line, Settlement, Signal, Store, Tasks, Until
+from ulak.core.store import Line, Settlement, Signal, Store, Until
 from ulak.errors import Closed, QueueFull, WouldDeadlock
 
 P = ParamSpec("P")
@@ -60,8 +60,10 @@ class Sleep(msgspec.Struct, frozen=True, gc=False):
 
 
 class Do(msgspec.Struct, frozen=True, gc=False):
-    """Ask to call a function that is not ours: a thread's driver calls it, an event loop's awaits its result.
-    What it returns is the answer; it must not raise."""
+    """Ask to call a function that is not ours.
+
+    A thread's driver calls it, an event loop's awaits what it returns. It must not raise.
+    """
 
     call: Callable[[], Any]
 
@@ -71,7 +73,7 @@ Flow: TypeAlias = Generator[Ask, Any, R]
 
 
 def ask(operation: Callable[Concatenate[Store, P], R], *args: P.args, **kwargs: P.kwargs) -> Flow[R]:
-    """The answer of a storage operation: `ids = yield from ask(Store.add, queue, drafts)`."""
+    """What a storage operation answers, as in `ids = yield from ask(Store.add, queue, drafts)`."""
     return cast("R", (yield Call(operation.__name__, args, kwargs)))
 
 
@@ -125,8 +127,9 @@ def enqueue(
     timeout_s: float | None,
     handler: Handling,
 ) -> Flow[list[int]]:
-    """Store jobs, all or none, waiting for room at most `timeout_s` (None: for ever), first come first served.
+    """Store jobs, all or none, waiting for room, first come first served.
 
+    timeout_s: the longest wait; None waits for ever.
     Raises Closed once every producer has finished (a handler's enqueue into its own queue is not refused),
     WouldDeadlock where a handler would wait without a limit, QueueFull when there was no room in time.
     Nothing was stored then.
@@ -182,7 +185,9 @@ def _full_text(queue: str, timeout_s: float | None) -> Flow[str]:
     )
 
 
-def try_enqueue(local: Local, queue: str, drafts: Sequence[Draft], *, handler: Handling) -> Flow[list[int] | Full]:
+def try_enqueue(
+    local: Local, queue: str, drafts: Sequence[Draft], *, handler: Handling
+) -> Flow[list[int] | Full]:
     """Store jobs, all or none, or answer FULL at once. Raises Closed as `enqueue` does."""
     _refuse_closed(local, queue, handler)
     answer = yield from ask(Store.add, queue, drafts)
@@ -201,9 +206,10 @@ def deliver(
     lease_s: float,
     timeout_s: float | None,
 ) -> Flow[list[Lease]]:
-    """Take up to `limit` jobs under leases of `lease_s`, waiting at most `timeout_s` for the first (None: for
-    ever, 0: not at all). Reclaims ended leases on the way. Empty when time is up, or when every producer has
-    finished and nothing is open that could still come.
+    """Take up to `limit` jobs under leases of `lease_s`, waiting for the first; reclaims ended leases too.
+
+    timeout_s: the longest wait (None: for ever, 0: none).
+    Empty when time is up, or when every producer has finished and nothing is left that could come.
     """
     look = Look(local, queue, limit, worker=worker, lease_s=lease_s)
     leases = yield from look.once()
@@ -231,9 +237,9 @@ def deliver(
 
 def lines_of(queue: str, *untils: Until) -> Flow[list[Line]]:
     """The lines of a queue where waiters for these things stand."""
-    lines = []
+    lines: list[Line] = []
     for until in untils:
-        lines.append((yield from ask(Store.line, until, queue)))
+        lines += [(yield from ask(Store.line, until, queue))]
     return lines
 
 
@@ -316,12 +322,15 @@ def extend(local: Local, lease: Lease, lease_s: float) -> Flow[Outcome]:
 
 
 def is_drained(queues: Sequence[str]) -> Flow[bool]:
-    """Whether nothing is left that could still run here. Held jobs, and waiting jobs of paused queues, do not
-    keep a drain."""
+    """Whether nothing is left that could still run here.
+
+    Held jobs, and waiting jobs of paused queues, do not keep a drain.
+    """
     counts = yield from ask(Store.counts, queues)
     settings = yield from ask(Store.queues)
     return all(
-        count.leased == 0 and (settings[queue].paused or count.pending == 0) for queue, count in counts.items()
+        count.leased == 0 and (settings[queue].paused or count.pending == 0)
+        for queue, count in counts.items()
     )
 
 

@@ -66,7 +66,7 @@ TABLE: Mapping[Event, Mapping[State, State | None]] = {
     Event.REDRIVE: {_DEAD: _R, _CANCELLED: _R, _EXPIRED: _R},
     Event.EDIT: {_R: _R, _S: _S, _H: _H, _DEAD: _DEAD, _CANCELLED: _CANCELLED, _EXPIRED: _EXPIRED},
     Event.REPRIORITISE: {_R: _R, _S: _S, _H: _H, _L: _L},
-    Event.DELETE: {state: GONE for state in State},
+    Event.DELETE: dict.fromkeys(State, GONE),
 }
 
 

@@ -266,9 +266,10 @@ class Store(Protocol):
     def claim(
         self, queues: Sequence[str], limit: int, *, worker: str, lease_s: float, tasks: Tasks | None = None
     ) -> list[Lease]:
-        """Lease up to `limit` due jobs, in order: empties the first queue before the next; within one, higher
-        priority first, then lower id. delivery and attempt grow by one. Skips paused queues, never waits.
+        """Lease up to `limit` due jobs, in order; delivery and attempt grow by one. Never waits.
 
+        Empties the first queue before the next; within one, higher priority first, then lower id. Skips
+        paused queues.
         tasks: None takes anything, held jobs too; a set takes any ready job, and held jobs of those tasks.
         """
 
@@ -303,8 +304,10 @@ class Store(Protocol):
         """
 
     def ended(self, queues: Sequence[str], limit: int) -> list[Lease]:
-        """Leases past their end, or whose worker is gone; read-only. The caller settles them, so that two
-        reapers cannot both win."""
+        """Leases past their end, or whose worker is gone; read-only.
+
+        The caller settles them, so that two reapers cannot both win.
+        """
 
     def leased(
         self, queue: str, *, worker: str | None = None, after: int = 0, limit: int = 100
@@ -312,14 +315,18 @@ class Store(Protocol):
         """The current leases of a queue (of one worker, if given) with id > `after`, by id; read-only."""
 
     def horizon(self, queues: Sequence[str]) -> float | None:
-        """Seconds until time alone makes a job claimable there: the next due job or lease end. None: never.
-        Paused queues count for their leases only."""
+        """Seconds until time alone makes a job claimable there: the next due job or lease end.
+
+        None: never. Paused queues count for their leases only.
+        """
 
     def amend(
         self, which: Sequence[int] | Filter, act: Act, *, queue: str | None = None, force: bool = False
     ) -> Changed:
-        """An operator's act, on ids (of `queue` only, if given) or on all that match, in order of priority,
-        then id. Each job changes or is refused with its reason. `force` overrides live leases."""
+        """An operator's act, in order of priority, then id; each job changes or is refused with its reason.
+
+        which: ids (of `queue` only, if given), or all that match. force: override live leases.
+        """
 
     def get(self, ids: Sequence[int]) -> list[Job | None]:
         """Copies of the stored records; None where the id is unknown."""
@@ -356,9 +363,13 @@ class Store(Protocol):
         """The workers that said so, by name."""
 
     def prune(self, *, limit: int = 1000) -> Mapping[State, int]:
-        """End waiting jobs past `expires_at`, then remove ended jobs beyond retention, at most `limit` in
-        all. How many, per state they were or became."""
+        """End waiting jobs past `expires_at`, then remove ended jobs beyond retention, at most `limit`.
+
+        Returns how many were removed, per state.
+        """
 
     def line(self, until: Until, queue: str) -> Line:
-        """Where waiters of this process stand. A wake-up is a hint: it may come early, and where
-        `capabilities.poll_s` is set it may be missed."""
+        """Where waiters of this process stand.
+
+        A wake-up is a hint: it may come early, and where `capabilities.poll_s` is set it may be missed.
+        """

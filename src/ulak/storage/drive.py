@@ -97,7 +97,8 @@ def run(edge: Edge, flow: Flow[R]) -> R:
                     reply = threading.Event()
                 case Sleep(signal, timeout_s):
                     assert isinstance(signal, threading.Event)
-                    reply = edge.clock.wait(signal, cut(timeout_s))
+                    edge.clock.wait(signal, cut(timeout_s))
+                    reply = None
                 case Do(call):
                     reply = call()
                 case _:
@@ -107,8 +108,11 @@ def run(edge: Edge, flow: Flow[R]) -> R:
 
 
 async def arun(edge: Edge, flow: Flow[R]) -> R:
-    """Run a flow to its end on this event loop. A cancellation reaches the flow at its sleep, so that it
-    leaves nothing behind; a storage operation always runs to its end."""
+    """Run a flow to its end on this event loop.
+
+    A cancellation reaches the flow at its sleep, so that it leaves nothing behind; a storage operation
+    always runs to its end.
+    """
     step: Callable[[Any], Ask] = flow.send
     reply: Any = None
     while True:
@@ -124,7 +128,8 @@ async def arun(edge: Edge, flow: Flow[R]) -> R:
                     reply = LoopSignal()
                 case Sleep(signal, timeout_s):
                     assert isinstance(signal, LoopSignal)
-                    reply = await signal.wait(cut(timeout_s))
+                    await signal.wait(cut(timeout_s))
+                    reply = None
                 case Do(call):
                     reply = await call()
                 case _:

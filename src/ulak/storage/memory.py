@@ -24,6 +24,7 @@ from ulak.core.job import (
     Lease,
     Outcome,
     State,
+    Verdict,
 )
 from ulak.core.store import (
     MEMORY_RETENTION,
@@ -152,7 +153,9 @@ class MemoryStore:
             for queue in queues:
                 shelf = self._shelf(queue)
                 if len(leases) < limit and not shelf.settings.paused:
-                    self._claim(shelf, limit, leases, worker, lease_s, tasks, now_at)
+                    self._claim(
+                        shelf, limit, leases, worker=worker, lease_s=lease_s, tasks=tasks, now_at=now_at
+                    )
         return settled, leases
 
     def _claim(
@@ -160,6 +163,7 @@ class MemoryStore:
         shelf: Shelf,
         limit: int,
         leases: list[Lease],
+        *,
         worker: str,
         lease_s: float,
         tasks: Tasks | None,
@@ -180,7 +184,7 @@ class MemoryStore:
             shelf.served(1)
             leases.append(self._lease_of(job, shelf))
 
-    def _settle(self, lease: Lease, verdict: rules.Verdict, now_at: float) -> Settled:
+    def _settle(self, lease: Lease, verdict: Verdict, now_at: float) -> Settled:
         job = self._jobs.get(lease.id)
         if job is None or job.state is not State.LEASED or job.delivery != lease.delivery:
             return Outcome.STALE
@@ -206,7 +210,6 @@ class MemoryStore:
             now_at = self._clock.calendar()
             shelves = [self._shelf(queue) for queue in queues]
             return sum(shelf.promote(now_at) for shelf in shelves if not shelf.settings.paused)
-        return promoted
 
     def extend(
         self, leases: Sequence[Lease], lease_s: float, *, progress: Mapping[int, str] | None = None
@@ -285,9 +288,12 @@ class MemoryStore:
         else:
             named = ((job_id, self._jobs.get(job_id)) for job_id in dict.fromkeys(which))
             found = [
-                (job_id, job if job is not None and queue in (None, job.queue) else None) for job_id, job in named
+                (job_id, job if job is not None and queue in (None, job.queue) else None)
+                for job_id, job in named
             ]
-        return sorted(found, key=lambda entry: (entry[1] is None, -entry[1].priority if entry[1] else 0, entry[0]))
+        return sorted(
+            found, key=lambda entry: (entry[1] is None, -entry[1].priority if entry[1] else 0, entry[0])
+        )
 
     def get(self, ids: Sequence[int]) -> list[Job | None]:
         """Copies of the records."""

@@ -32,17 +32,20 @@ class Lane:
         self.returned: list[int] = []
 
     def push(self, job_id: int) -> None:
+        """Put a job in its place."""
         if not self.fresh or self.fresh[-1] < job_id:
             self.fresh.append(job_id)
         else:
             heapq.heappush(self.returned, job_id)
 
     def head(self) -> int | None:
+        """The lowest id, or None."""
         if self.returned and (not self.fresh or self.returned[0] < self.fresh[0]):
             return self.returned[0]
         return self.fresh[0] if self.fresh else None
 
     def pop(self) -> int:
+        """Take out the lowest id."""
         if self.returned and (not self.fresh or self.returned[0] < self.fresh[0]):
             return heapq.heappop(self.returned)
         return self.fresh.popleft()
@@ -52,8 +55,11 @@ class Lane:
 
 
 class Shelf:
-    """One queue. `jobs` is the store's registry, shared by all its queues; `touched` collects the queues
-    that have somebody to wake."""
+    """One queue.
+
+    jobs: the store's registry, shared by all its queues. touched: collects the queues that have somebody to
+    wake.
+    """
 
     def __init__(self, name: str, jobs: Registry, retention: Retention, touched: set[Shelf]) -> None:
         self.name = name
@@ -411,7 +417,9 @@ class Shelf:
             del self.idempotent[key]
 
 
-_EXPIRABLE = tuple(state for state in State if state in rules.TABLE[rules.Event.EXPIRE] and state is not State.LEASED)
+_EXPIRABLE = tuple(
+    state for state in State if state in rules.TABLE[rules.Event.EXPIRE] and state is not State.LEASED
+)
 
 
 def _id(job: Job) -> int:

@@ -32,7 +32,7 @@ Ending: TypeAlias = Verdict | Failed
 
 
 class Handler:
-    """A user's callable, looked at once: is it `async def`, and does it ask for the job's `Context`?
+    """A user's callable, looked at once: whether it is `async def` and asks for the job's `Context`.
 
     Raises ArgumentError if it cannot be called with a payload.
     """
@@ -137,5 +137,5 @@ def _check_signature(call: Callable[..., Any], context_name: str | None) -> None
         signature.bind(None, **named)
     except TypeError as error:
         raise ArgumentError(
-            f"a handler is called with the payload, as in handler(payload); this one has {signature}\n  {error}"
+            f"a handler is called as handler(payload), but this one has {signature}\n  {error}"
         ) from None

@@ -65,7 +65,7 @@ class ThreadHands:
 
 
 class LoopHands:
-    """A fixed set of tasks on one event loop, which is the caller's or, if None, one in a thread of its own."""
+    """A fixed set of tasks on one event loop: the caller's or, if None, one in a thread of its own."""
 
     def __init__(
         self, edge: Edge, crew: Crew, handler: Handler, loop: asyncio.AbstractEventLoop | None = None

@@ -26,8 +26,10 @@ class Keeper:
         self._renew_at = 0.0
 
     def keep(self) -> Flow[None]:
-        """Do each duty when it is due, until the crew has stopped. An error in one is logged; the others go
-        on, and the next round tries again."""
+        """Do each duty when it is due, until the crew has stopped.
+
+        An error in one is logged; the others go on, and the next round tries again.
+        """
         crew = self._crew
         signal = yield from flows.new_signal()
         lines = yield from flows.lines_of(crew.queue, Until.DUE, Until.DRAINED)
@@ -73,12 +75,14 @@ class Keeper:
         yield from ask(Store.promote, [self._crew.queue])
 
     def _prune(self) -> Flow[None]:
-        yield from ask(Store.beat, self._crew.worker, {"queue": self._crew.queue, "size": str(self._crew.size)})
+        yield from ask(
+            Store.beat, self._crew.worker, {"queue": self._crew.queue, "size": str(self._crew.size)}
+        )
         yield from ask(Store.prune, limit=PRUNE_MAX)
 
 
 def _guard(duty: Callable[[], Flow[None]]) -> Flow[None]:
     try:
         yield from duty()
-    except Exception:
+    except Exception:  # noqa: BLE001 - a store may fail in its own way, and the other duties must go on
         _log.exception("a duty of the worker pool failed; it is tried again")

@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable
 from datetime import timedelta
 from types import TracebackType
-from typing import Any
+from typing import Any, Self
 
 from ulak.core.backoff import Backoff
 from ulak.core.flows import Flow, ask
@@ -88,7 +88,7 @@ class BasePool:
             yield from ask(Store.configure, queue, Change(backoff=self._backoff or Backoff()))
         elif self._backoff is not None and stored != self._backoff:
             _log.warning(
-                "queue %s has the backoff %s; the %s given here is not used, change it with q.configure(backoff=)",
+                "queue %s has %s, so %s is not used; change it with q.configure(backoff=)",
                 queue,
                 stored,
                 self._backoff,
@@ -141,15 +141,18 @@ class Pool(BasePool):
         return run(self._edge, self._drain(timeout))
 
     def shutdown(self, grace: float | timedelta | None = None) -> Report:
-        """Take nothing new, let running jobs finish within `grace` (None: the pool's), hand back the rest
-        unspent. Their handlers may go on, but what they settle is stale."""
+        """Take nothing new, let running jobs finish, and hand back the rest unspent.
+
+        grace: how long they may take (None: the pool's own). Their handlers may go on after it, but what
+        they settle is stale.
+        """
         return run(self._edge, self._shutdown(grace))
 
     def metrics(self) -> PoolMetrics:
         """What happened in the queue since the pool started."""
         return run(self._edge, self._metrics())
 
-    def __enter__(self) -> Pool:
+    def __enter__(self) -> Self:
         self.start()
         return self
 
@@ -185,7 +188,7 @@ class AsyncPool(BasePool):
         """As `Pool.metrics`."""
         return await arun(self._edge, self._metrics())
 
-    async def __aenter__(self) -> AsyncPool:
+    async def __aenter__(self) -> Self:
         await self.start()
         return self
 

@@ -10,8 +10,8 @@ import msgspec
 from ulak.context import Context
 from ulak.core import flows, rules
 from ulak.core.flows import LOOK_AGAIN_S, Do, Flow, ask, least
-from ulak.core.job import Cause, Dead, Lease, Outcome, Retry, Totals, Verdict
-from ulak.core.store import Line, Settled, Settlement, Store, Tasks, Until
+from ulak.core.job import Cause, Dead, Hold, Lease, Outcome, Retry, Totals, Verdict
+from ulak.core.store import Line, Settled, Settlement, Signal, Store, Tasks, Until
 from ulak.local import LocalQueue
 from ulak.storage.line import WaitLine
 from ulak.worker.execute import Ending, Failed
@@ -38,7 +38,9 @@ class Report(msgspec.Struct, frozen=True):
 
 
 class PoolMetrics(msgspec.Struct, frozen=True):
-    """What happened in the queue since the pool started, in one snapshot; rejected and stale: in this process.
+    """What happened in the queue since the pool started, in one snapshot.
+
+    rejected and stale count this process only.
 
     At rest: processed = succeeded + failed; failed = retries + dead_lettered + cut.
     """
@@ -167,7 +169,7 @@ class Crew:
 
     def _run(self, seat: Seat, lease: Lease, hands: Hands) -> Flow[Verdict]:
         if lease.task is not None:
-            return rules.Hold()
+            return Hold()
         context = Context(lease)
         seat.context, seat.lease = context, lease
         ending: Ending = yield Do(lambda: hands.handle(lease, context))
@@ -257,7 +259,7 @@ class Crew:
         self.gone.ring(len(self.gone))
 
 
-def _leave(standing: list[Line], signal: flows.Signal) -> None:
+def _leave(standing: list[Line], signal: Signal) -> None:
     for line in standing:
         line.leave(signal)
     standing.clear()
@@ -284,5 +286,3 @@ def log_settled(lease: Lease, verdict: Verdict, *, stale: bool) -> None:
             "; stale, without effect" if stale else "",
             extra={"job_id": lease.id, "queue": lease.queue, "task": lease.task, "attempt": lease.attempt},
         )
-
-
