@@ -189,7 +189,8 @@ def _utf8(text: str) -> bytes | None:
 def _room_after(value: object, level: int, room: int) -> int:
     """Take the least size of the value's JSON from `room` (bytes); below 0 it cannot fit.
 
-    Every visit takes at least one byte, so the walk is bounded even where one list is reached by many paths.
+    A container takes at least one byte for each item before it visits any, so the walk is bounded even where
+    one list is reached by many paths.
     """
     if type(value) is str:
         return room - 2 - len(value) if value.isascii() else _room_after_text(value, room - 2)
@@ -197,7 +198,7 @@ def _room_after(value: object, level: int, room: int) -> int:
         bits = value.bit_length()
         if bits > INT_BITS_MAX:
             raise _Refused(f"an int of {bits:,} bits, more than {INT_BITS_MAX:,}; pass it as a hex str")
-        return room - (bits // 4 or 1)
+        return room - bits // 4
     if value is None or type(value) is bool:
         return room - 4
     if type(value) is float:

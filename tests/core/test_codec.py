@@ -8,6 +8,7 @@ import enum
 import json
 import struct
 import sys
+import traceback
 import tracemalloc
 import types
 import uuid
@@ -235,6 +236,7 @@ REFUSED_TYPES = [
     (object(), "an object has no exact JSON form; pass None, bool, int, float, str, list, dict"),
     (msgspec.Raw(b"1"), "a msgspec.Raw has no exact JSON form"),
     (Opaque(), "a test_codec.Opaque has no exact JSON form"),
+    (..., "an ellipsis has no exact JSON form"),
     (1j, "a complex has no exact JSON form"),
 ]
 
@@ -305,8 +307,19 @@ def test_Y9_a_value_that_contains_itself_is_refused() -> None:
 def test_a_payload_of_exactly_256_kib_fits_and_one_byte_more_does_not() -> None:
     room = PAYLOAD_BYTES_MAX
     assert room == 262_144
-    for fits in (b"x" * room, "x" * room, "ş" * (room // 2), ["x" * (room - 4)], {"k": "x" * (room - 8)}):
-        assert len(encode(fits)[0]) == room
+    fitting = [
+        b"x" * room,
+        "x" * room,
+        "ş" * (room // 2),
+        ["x" * (room - 4)],
+        ["ş" * (room // 2 - 2)],
+        {"k": "x" * (room - 8)},
+        {"ş" * (room // 2 - 5): "şx"},
+        [8] * (room // 2 - 2) + [10],
+    ]
+    for value in fitting:
+        assert len(encode(value)[0]) == room
+    assert encode([None, True], limit_bytes=11) == (b"[null,true]", "json")
     too_large = [
         (b"x" * (room + 1), " (262,145)"),
         ("x" * (room + 1), " (262,145 characters)"),
@@ -443,6 +456,7 @@ def test_errors_and_what_they_are_chained_to_never_hold_the_value(act: Callable[
     with pytest.raises((PayloadError, ArgumentError)) as caught:
         act()
     assert len(str(caught.value).splitlines()) <= 6
+    assert "During handling" not in "".join(traceback.format_exception(caught.value))
     error: BaseException | None = caught.value
     while error is not None:
         assert SECRET not in f"{error} {error!r} {vars(error)}"
@@ -568,7 +582,7 @@ def test_Y3_headers_other_than_exact_str_are_refused(headers: Mapping[str, str],
     assert str(caught.value).startswith(reason)
 
 
-@pytest.mark.parametrize("headers", [[("a", "b")], "a", 1, {"a"}])
+@pytest.mark.parametrize("headers", [[("a", "b")], "a", 1, {"a"}, [], "", 0])
 def test_headers_must_be_a_mapping(headers: Mapping[str, str]) -> None:
     with pytest.raises(ArgumentError, match=r"headers must be a mapping of str to str, not a.*; pass a dict"):
         encode_headers(headers)

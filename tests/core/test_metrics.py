@@ -96,8 +96,15 @@ def test_durations_below_the_range_answer_the_minimum_and_above_it_the_maximum()
     assert histogram.percentile(80) == 90_000.0
 
 
-def test_the_lowest_rank_is_answered_exactly() -> None:
-    assert filled([0.3, 0.9]).percentile(50) == 0.3
+def test_the_lowest_and_the_highest_rank_are_answered_exactly() -> None:
+    # Neither is the middle of its bucket, and each lies on the side that clamping does not mend.
+    histogram = filled([0.297, 0.3])
+    assert (histogram.percentile(50), histogram.percentile(51)) == (0.297, 0.3)
+
+
+def test_the_mean_of_equal_durations_is_that_duration() -> None:
+    # 0.1 + 0.1 + 0.1 is more than 0.3 in floats.
+    assert filled([0.1] * 3).mean_s == 0.1
 
 
 def test_a_negative_duration_counts_as_zero() -> None:

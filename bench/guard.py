@@ -1,0 +1,79 @@
+"""Limits that are promises: each is measured here, and a broken one ends in exit status 1.
+
+Speed against a yardstick or a peer is not judged here but in the other benchmarks, by ratio in one run.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from ulak import Queue
+
+JOBS = 1_000_000
+PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+
+
+def rss_mb() -> float:
+    """Resident memory of this process now, in MB."""
+    return int(Path("/proc/self/statm").read_text().split()[1]) * PAGE_BYTES / 1e6
+
+
+def median_us(call: Callable[[], object], repeats: int = 201) -> float:
+    """Median time of a call, in µs."""
+    times = []
+    for _ in range(repeats):
+        start = time.perf_counter()
+        call()
+        times.append((time.perf_counter() - start) * 1e6)
+    return statistics.median(times)
+
+
+def import_ms() -> float:
+    """Time of `import ulak` in a fresh interpreter beyond starting it; the best of 7 pairs, in ms."""
+
+    def wall_ms(code: str) -> float:
+        start = time.perf_counter()
+        subprocess.run([sys.executable, "-c", code], check=True)
+        return (time.perf_counter() - start) * 1e3
+
+    return min(wall_ms("import ulak") - wall_ms("pass") for _ in range(7))
+
+
+def figures() -> list[tuple[str, float, float, str]]:
+    """(what, measured, limit, unit) of every promise."""
+    found = [("import ulak", import_ms(), 100.0, "ms")]
+    q = Queue("memory://", visibility_timeout=3600)
+    q.enqueue(b"warm")
+    gc.collect()
+    start_mb = rss_mb()
+    for number in range(JOBS):
+        q.enqueue(b"%d" % number)
+    found += [
+        ("counts() with 1,000,000 open jobs", median_us(q.counts), 50.0, "µs"),
+        ("tick_timeouts() with 1,000,000 open jobs", median_us(q.tick_timeouts), 50.0, "µs"),
+    ]
+    while leases := q.deliver_many(1000):
+        q.ack_many(leases)
+    gc.collect()
+    found.append(("memory kept after 1,000,000 jobs", rss_mb() - start_mb, 60.0, "MB"))
+    return found
+
+
+def main() -> int:
+    broken = 0
+    for what, measured, limit, unit in figures():
+        verdict = "ok" if measured <= limit else "BROKEN"
+        broken += measured > limit
+        print(f"{what}: {measured:.1f} {unit} (limit {limit:g} {unit}) {verdict}")
+    return 1 if broken else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

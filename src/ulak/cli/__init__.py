@@ -1,0 +1,104 @@
+"""The `ulak` command: reads its arguments, runs one command, turns what went wrong into an exit status.
+
+Output that somebody asked for goes to stdout, everything else to stderr.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+
+from ulak import __version__
+from ulak.cli import demo
+from ulak.cli.options import Parser, add_verbose
+from ulak.cli.output import say, visible
+from ulak.errors import ArgumentError, ConfigError, UlakError
+
+FAILED = 1
+USAGE = 2
+INTERRUPTED = 130  # 128 + SIGINT, as a shell says it
+UNREAD = 141  # 128 + SIGPIPE
+
+ERROR_LINES_MAX = 6
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line, and return its exit status; never raises for what a user can cause.
+
+    argv: the arguments without the program's name; None takes the process's own.
+    Statuses: 0 done, 1 a check failed, 2 the arguments cannot be used, 128 + n stopped by signal n.
+    """
+    verbose = False
+    try:
+        args = _parser().read(sys.argv[1:] if argv is None else argv)
+        verbose = args.verbose > 0
+        status: int = args.run(args)
+        if sys.stdout is not None:
+            sys.stdout.flush()
+    except SystemExit as stop:  # argparse, after it has printed --help or --version
+        return _printed(stop)
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except BrokenPipeError:
+        _stop_printing()
+        return UNREAD
+    except Exception as error:  # noqa: BLE001 - whatever it is, it ends here: in a few lines, not in a traceback
+        return _explain(error, verbose=verbose)
+    return status
+
+
+def _parser() -> Parser:
+    parser = Parser(
+        prog="ulak",
+        description="A reliable job queue: bounded, prioritised, leased, retried, dead-lettered, observable.",
+        epilog="Exit status: 0 done, 1 a check failed, 2 wrong usage, 130 or 143 stopped by a signal.",
+    )
+    parser.add_argument("--version", action="version", version=f"ulak {__version__}")
+    add_verbose(parser)
+    parser.set_defaults(run=lambda _: _no_command(parser), verbose=0)
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND", parser_class=Parser)
+    demo.add(commands)
+    return parser
+
+
+def _no_command(parser: argparse.ArgumentParser) -> int:
+    parser.print_help(sys.stderr)
+    return USAGE
+
+
+def _printed(stop: SystemExit) -> int:
+    """The status of a parser that has printed what it was asked for, once that is really out."""
+    try:
+        if sys.stdout is not None:
+            sys.stdout.flush()
+    except BrokenPipeError:
+        _stop_printing()
+        return UNREAD
+    return stop.code if isinstance(stop.code, int) else 0
+
+
+def _stop_printing() -> None:
+    """Nobody reads stdout any more: let nothing complain of it, not even the interpreter on its way out."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, sys.stdout.fileno())
+    os.close(nowhere)
+
+
+def _explain(error: Exception, *, verbose: bool) -> int:
+    """Say on stderr what went wrong, in at most six lines; with -v, where."""
+    if verbose:
+        import traceback
+
+        say("".join(traceback.format_exception(error)).rstrip(), to=sys.stderr)
+    match error:
+        case UlakError():
+            text = f"error {error.code}: {str(error).removesuffix(f' [{error.code}]')}"
+        case OSError():
+            text = f"error: {error}"
+        case _:
+            text = f"error: {type(error).__name__}: {error}\n  this is a bug in ulak; -v shows where"
+    for line in text.splitlines()[:ERROR_LINES_MAX]:
+        say(visible(line), to=sys.stderr)
+    return USAGE if isinstance(error, ConfigError | ArgumentError) else FAILED

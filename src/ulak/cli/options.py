@@ -1,0 +1,129 @@
+"""How a command line is read: exact names, typed values, and errors that name the nearest right one."""
+
+from __future__ import annotations
+
+import argparse
+import math
+from collections.abc import Callable, Iterable, Sequence
+from typing import NoReturn
+
+from ulak.durations import parse_duration
+from ulak.errors import ArgumentError, ConfigError
+
+_WORD_CHARS_MAX = 40
+
+
+class Parser(argparse.ArgumentParser):
+    """A parser whose errors are `ConfigError`s of two lines. Options are not abbreviated: a script that says
+    `--work` would break with the next option that starts so.
+    """
+
+    def __init__(self, **kwargs: object) -> None:
+        super().__init__(allow_abbrev=False, **kwargs)  # type: ignore[arg-type]
+        self.set_defaults(parser=self)
+
+    def read(self, arguments: Sequence[str]) -> argparse.Namespace:
+        """The parsed arguments. Raises ConfigError; SystemExit after --help and --version."""
+        args, unknown = self.parse_known_args(arguments)
+        if unknown:
+            chosen: Parser = args.parser
+            chosen.refuse(unknown[0])
+        args.verbose += args.more_verbose
+        return args
+
+    def refuse(self, argument: str) -> NoReturn:
+        """Raise ConfigError for an argument that this command does not have."""
+        name = argument.partition("=")[0]
+        if not name.startswith("-"):
+            self.error(f"unexpected argument {_quoted(argument)}")
+        options = (option for action in self._actions for option in action.option_strings)
+        self.error(f"unknown option {_quoted(name)}{_nearest(name, options)}")
+
+    def error(self, message: str) -> NoReturn:
+        """Raise ConfigError with the message and where to read on."""
+        raise ConfigError(f"{message.removeprefix('argument ')}\n  see {self.prog} --help")
+
+    def _check_value(self, action: argparse.Action, value: object) -> None:
+        choices = action.choices
+        if choices is not None and value not in choices:
+            what = "value" if action.option_strings else "command"
+            of = f"{action.option_strings[0]}: " if action.option_strings else ""
+            self.error(f"{of}unknown {what} {_quoted(str(value))}{_nearest(str(value), choices)}")
+
+
+def add_verbose(parser: argparse.ArgumentParser, *, dest: str = "verbose") -> None:
+    """`-v`, which may stand before the command and after it; together they count."""
+    parser.add_argument("-v", "--verbose", action="count", default=0, dest=dest, help="say more; -vv all")
+
+
+def whole(least: int, most: int) -> Callable[[str], int]:
+    """Reads an int from `least` to `most`."""
+
+    def read(text: str) -> int:
+        try:
+            value = int(text)
+        except ValueError:
+            value = least - 1
+        if not least <= value <= most:
+            raise argparse.ArgumentTypeError(
+                f"{_quoted(text)} is not a whole number from {least:,} to {most:,}"
+            )
+        return value
+
+    return read
+
+
+def any_int(text: str) -> int:
+    """Reads an int of any size."""
+    try:
+        return int(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{_quoted(text)} is not a whole number") from None
+
+
+def share(text: str) -> float:
+    """Reads a part of a whole: 0 to 1, or 0% to 100%."""
+    percent = text.endswith("%")
+    value = _number(text.removesuffix("%")) / (100 if percent else 1)
+    if not 0 <= value <= 1:
+        raise argparse.ArgumentTypeError(f"{_quoted(text)} is not a share; write 0.2 or 20%")
+    return value
+
+
+def per_second(text: str) -> float:
+    """Reads a rate: a finite number from 0."""
+    value = _number(text)
+    if not 0 <= value < math.inf:
+        raise argparse.ArgumentTypeError(f"{_quoted(text)} is not a number per second, such as 500 or 0.5")
+    return value
+
+
+def duration(text: str) -> float:
+    """Reads a duration such as 20ms, in seconds."""
+    try:
+        return parse_duration(text)
+    except ArgumentError as error:
+        raise argparse.ArgumentTypeError(str(error.args[0])) from None
+
+
+def _number(text: str) -> float:
+    """The number, or NaN, which is in no range."""
+    try:
+        return float(text)
+    except ValueError:
+        return math.nan
+
+
+def _nearest(name: str, known: Iterable[str]) -> str:
+    """A hint at the nearest known name, or at all of them where they are few; may be empty."""
+    import difflib
+
+    names = list(known)
+    near = difflib.get_close_matches(name, names, 1)
+    if near:
+        return f"; did you mean {near[0]}?"
+    return f"; there is {', '.join(names)}" if len(names) <= 6 else ""
+
+
+def _quoted(text: str) -> str:
+    return repr(text if len(text) <= _WORD_CHARS_MAX else f"{text[: _WORD_CHARS_MAX - 1]}…")

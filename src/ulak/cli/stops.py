@@ -1,0 +1,63 @@
+"""Ctrl-C and SIGTERM for a command that has something to finish: first a wish, then an order."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable
+from queue import SimpleQueue
+from types import FrameType, TracebackType
+from typing import Any, Self
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM)
+_SHOW_CURSOR = b"\x1b[?25h\n"
+
+
+class Stops:
+    """While inside, the first SIGINT or SIGTERM puts its number into `inbox` and is remembered as `number`;
+    the second one ends the process at once, with the status that a shell gives it.
+
+    Signals that were ignored stay ignored (`nohup`). Outside the main thread, which gets all signals, it does
+    nothing.
+    """
+
+    def __init__(self, inbox: SimpleQueue[Any]) -> None:
+        self.number: int | None = None
+        # A handler runs between any two steps of the main thread, even inside a lock's critical section, so it
+        # may only do what is safe there: SimpleQueue.put is, Event.set and every lock of ours are not.
+        self._inbox = inbox
+        self._before: dict[int, Callable[[int, FrameType | None], Any] | int | None] = {}
+
+    @property
+    def status(self) -> int | None:
+        """The exit status of a process that a signal has stopped; None if none came."""
+        return None if self.number is None else 128 + self.number
+
+    def __enter__(self) -> Self:
+        if threading.current_thread() is threading.main_thread():
+            for number in SIGNALS:
+                if signal.getsignal(number) is not signal.SIG_IGN:
+                    self._before[number] = signal.signal(number, self._on)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for number, before in self._before.items():
+            signal.signal(number, before)
+
+    def _on(self, number: int, _: FrameType | None) -> None:
+        if self.number is not None:
+            _end(128 + number)
+        self.number = number
+        self._inbox.put(number)
+
+
+def _end(status: int) -> None:
+    """End the process without waiting for anything; only the terminal gets its cursor back."""
+    for stream in (sys.stdout, sys.stderr):
+        if stream is not None and stream.isatty():
+            os.write(stream.fileno(), _SHOW_CURSOR)
+    os._exit(status)

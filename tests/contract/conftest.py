@@ -1,0 +1,86 @@
+"""The storages that must keep the contract: each test of this folder that asks for `store` or `kind` runs on
+every one of them, unchanged. A new storage is one more entry in `KINDS`.
+
+ULAK_STORAGES=memory,... narrows the choice while developing. A storage that cannot be reached is skipped with
+its reason, except where CI is set: there it is an error, so that nothing is ever silently left untested.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import pytest
+
+from ulak.clock import Clock
+from ulak.core.store import Capabilities, Store
+from ulak.storage.memory import MemoryStore
+from ulak.testing import ManualClock
+
+_numbers = itertools.count(1)
+
+
+@dataclass(frozen=True)
+class StorageKind:
+    """One storage under test.
+
+    make: a fresh, empty store on this clock; the caller opens and closes it.
+    url: where `Queue` finds a fresh, empty store that several handles can share.
+    capabilities: what the store must declare.
+    unreachable: why the storage cannot be used on this machine; None if it can.
+    """
+
+    name: str
+    make: Callable[[Clock], Store]
+    url: Callable[[], str]
+    capabilities: Capabilities
+    unreachable: Callable[[], str | None] = lambda: None
+
+
+KINDS = (
+    StorageKind(
+        name="memory",
+        make=MemoryStore,
+        url=lambda: f"memory://contract-{next(_numbers)}",
+        capabilities=Capabilities(durable=False, immediate=True, processes=False, transactions=False),
+    ),
+)
+
+
+def chosen_kinds() -> list[StorageKind]:
+    """The kinds to run, narrowed by ULAK_STORAGES if that is set."""
+    names = [name.strip() for name in os.environ.get("ULAK_STORAGES", "").split(",") if name.strip()]
+    unknown = set(names) - {kind.name for kind in KINDS}
+    if unknown:
+        known = ", ".join(kind.name for kind in KINDS)
+        raise pytest.UsageError(f"ULAK_STORAGES names {sorted(unknown)}; there are {known}")
+    return [kind for kind in KINDS if not names or kind.name in names]
+
+
+@pytest.fixture(params=chosen_kinds(), ids=lambda kind: kind.name)
+def kind(request: pytest.FixtureRequest) -> StorageKind:
+    """One storage after the other, each of them reachable."""
+    chosen: StorageKind = request.param
+    reason = chosen.unreachable()
+    if reason is not None:
+        if os.environ.get("CI", "") not in {"", "0", "false"}:
+            pytest.fail(f"{chosen.name} cannot be reached, and CI may leave out no storage: {reason}")
+        pytest.skip(f"{chosen.name} cannot be reached: {reason}")
+    return chosen
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    """Both clocks, moved by the test."""
+    return ManualClock()
+
+
+@pytest.fixture
+def store(kind: StorageKind, clock: ManualClock) -> Iterator[Store]:
+    """A fresh, open, empty store on the test's clock."""
+    made = kind.make(clock)
+    made.open()
+    yield made
+    made.close()

@@ -1,0 +1,185 @@
+"""The two systems that ulak contains whole: what they tested or left untested, and which test here answers it.
+
+The first is an in-memory priority queue with leases, the second a bounded worker pool with retries. Also the
+fixtures of the parity tests; a test file takes them over by assignment.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future
+from typing import Any, TypeVar
+
+import pytest
+
+from ulak import Queue
+from ulak.testing import ManualClock
+
+R = TypeVar("R")
+
+PATIENCE_S = 10.0
+"""How long a test waits, in real time, for what should happen at once."""
+
+STORES: Mapping[str, Callable[[Any], str]] = {
+    "memory": lambda _tmp_path: f"memory://parity-{uuid.uuid4().hex}",
+}
+"""The storages that must pass, each with a way to name a new store. Another storage is another line."""
+
+
+@pytest.fixture(params=list(STORES))
+def new_url(request, tmp_path):
+    """Names a new, empty store each time it is called."""
+    return lambda: STORES[request.param](tmp_path)
+
+
+@pytest.fixture
+def queue_url(new_url):
+    """One new, empty store."""
+    return new_url()
+
+
+@pytest.fixture
+def clock():
+    """The time, which only the test moves."""
+    return ManualClock()
+
+
+@pytest.fixture
+def make_queue(queue_url, clock) -> Iterator[Callable[..., Queue]]:
+    """Opens handles on the store and on the clock, unless told otherwise, and closes them in the end."""
+    opened: list[Queue] = []
+
+    def make(name="default", *, url=queue_url, **options):
+        opened.append(Queue(url, name, **{"clock": clock, **options}))
+        return opened[-1]
+
+    yield make
+    for queue in opened:
+        queue.close()
+
+
+def in_thread(call: Callable[[], R]) -> Future[R]:
+    """Run it in a daemon thread: a call that never returns fails its test, and does not hold up the run."""
+    future: Future[R] = Future()
+
+    def main() -> None:
+        try:
+            future.set_result(call())
+        except BaseException as error:  # noqa: BLE001 - it belongs to whoever asks for the result
+            future.set_exception(error)
+
+    threading.Thread(target=main, daemon=True).start()
+    return future
+
+
+def until(fact: Callable[[], object], *, clock: ManualClock | None = None) -> None:
+    """Look until it is so, and let a tenth of a second pass on the clock after each look; fails in the end."""
+    look = threading.Event()
+    give_up_at = time.monotonic() + PATIENCE_S
+    while not fact():
+        assert time.monotonic() < give_up_at, "what the test waits for did not happen"
+        look.wait(0.001)
+        if clock is not None:
+            clock.advance(0.1)
+
+
+LEASE = "tests.contract.test_parity_lease"
+EDGES = "tests.contract.test_parity_edges"
+PROPERTIES = "tests.contract.test_parity_properties"
+RULES = "tests.contract.test_parity_rules"
+ASYNC = "tests.contract.test_parity_async"
+DEMO = "tests.contract.test_parity_demo"
+POOL = "tests.worker.test_parity_pool"
+
+FILES = (LEASE, EDGES, PROPERTIES, RULES, ASYNC, DEMO, POOL)
+
+UNIT_TESTS = """
+    enqueue_makes_pending deliver_then_ack deliver_empty_is_none deliver_respects_priority
+    deliver_fifo_within_priority no_priority_inversion_with_interleaving acked_never_redelivered
+    double_ack_is_stale nack_requeues reaches_dlq_after_max_attempts stale_ack_rejected_after_redelivery
+    crash_does_not_lose_inflight stale_ack_rejected_after_crash timeout_reclaims_expired
+    timeout_keeps_fresh_inflight pops_in_priority_then_fifo_order
+""".split()
+INTEGRATION_TESTS = """
+    property_delivery_order_is_priority_then_fifo property_state_counts_consistent
+    liveness_all_messages_terminate recovery_no_loss_under_crash_at_any_point
+    concurrent_workers_ack_each_message_once
+""".split()
+END_TO_END_TESTS = """
+    producer_worker_pool_drains_all_jobs crashed_worker_jobs_are_recovered
+    poison_jobs_go_to_dlq_others_succeed high_priority_jobs_processed_first
+""".split()
+SEED_TESTS = (*UNIT_TESTS, *INTEGRATION_TESTS, *END_TO_END_TESTS)
+"""The names of all tests of the first system."""
+
+UNTESTED = (
+    "late ack",
+    "timeout at the last attempt",
+    "crash at the last attempt",
+    "redelivery position",
+    "cross-queue lease",
+    "memory growth",
+    "two sweepers",
+    "ack racing tick",
+    "unknown ids",
+)
+"""What the first system left untested."""
+
+DEFECTS = ("cross-queue lease", "poisoning", "lost dead payload", "endless terminals")
+"""What the first system does wrong, so that ulak must not."""
+
+MIRRORS: Mapping[str, tuple[str, str]] = {
+    "enqueue_makes_pending": (LEASE, "test_an_enqueued_job_is_pending"),
+    "deliver_then_ack": (LEASE, "test_a_delivered_job_ends_by_its_ack"),
+    "deliver_empty_is_none": (LEASE, "test_nothing_is_delivered_from_an_empty_queue"),
+    "deliver_respects_priority": (LEASE, "test_the_larger_priority_is_delivered_first"),
+    "deliver_fifo_within_priority": (LEASE, "test_jobs_of_one_priority_are_delivered_as_they_came"),
+    "no_priority_inversion_with_interleaving": (LEASE, "test_a_later_job_of_higher_priority_goes_first"),
+    "acked_never_redelivered": (LEASE, "test_an_acked_job_never_comes_back"),
+    "double_ack_is_stale": (LEASE, "test_a_second_ack_is_stale_and_counts_nothing"),
+    "nack_requeues": (LEASE, "test_a_nacked_job_is_delivered_again"),
+    "reaches_dlq_after_max_attempts": (LEASE, "test_a_job_is_dead_after_its_last_attempt"),
+    "stale_ack_rejected_after_redelivery": (LEASE, "test_the_lease_before_a_redelivery_is_stale"),
+    "crash_does_not_lose_inflight": (LEASE, "test_a_crash_brings_back_what_was_in_flight"),
+    "stale_ack_rejected_after_crash": (LEASE, "test_a_lease_is_stale_after_a_crash"),
+    "timeout_reclaims_expired": (LEASE, "test_a_tick_reclaims_what_is_past_its_deadline"),
+    "timeout_keeps_fresh_inflight": (LEASE, "test_a_tick_leaves_fresh_leases_alone"),
+    "pops_in_priority_then_fifo_order": (LEASE, "test_the_order_is_priority_then_age"),
+    "property_delivery_order_is_priority_then_fifo": (PROPERTIES, "test_SAFE_5_priority_then_fifo"),
+    "property_state_counts_consistent": (PROPERTIES, "test_SAFE_4_the_states_sum_to_all_ever_enqueued"),
+    "liveness_all_messages_terminate": (PROPERTIES, "test_LIVE_1_under_endless_failure_every_job_ends"),
+    "recovery_no_loss_under_crash_at_any_point": (PROPERTIES, "test_a_crash_at_any_point_loses_nothing"),
+    "concurrent_workers_ack_each_message_once": (PROPERTIES, "test_threads_ack_each_job_once"),
+    "producer_worker_pool_drains_all_jobs": (POOL, "test_a_pool_drains_all_jobs_of_its_producer"),
+    "crashed_worker_jobs_are_recovered": (POOL, "test_the_jobs_of_a_crashed_worker_are_recovered"),
+    "poison_jobs_go_to_dlq_others_succeed": (POOL, "test_poison_jobs_die_and_the_others_succeed"),
+    "high_priority_jobs_processed_first": (POOL, "test_jobs_of_high_priority_are_processed_first"),
+}
+"""For each test of the first system, the test here with the same intent."""
+
+ANSWERS: Mapping[str, tuple[str, str]] = {
+    "late ack": (EDGES, "test_a_late_ack_or_nack_before_the_tick_is_honoured"),
+    "timeout at the last attempt": (EDGES, "test_with_one_attempt_a_timeout_or_a_crash_is_death"),
+    "crash at the last attempt": (EDGES, "test_with_one_attempt_a_timeout_or_a_crash_is_death"),
+    "redelivery position": (EDGES, "test_after_a_crash_jobs_come_back_to_their_old_places"),
+    "cross-queue lease": (EDGES, "test_a_lease_of_another_queue_is_refused"),
+    "memory growth": (EDGES, "test_memory_does_not_grow_with_what_is_finished"),
+    "two sweepers": (EDGES, "test_two_sweepers_reclaim_each_lease_once"),
+    "ack racing tick": (EDGES, "test_an_ack_racing_a_tick_has_one_winner"),
+    "unknown ids": (EDGES, "test_an_unknown_id_has_no_terminal"),
+    "poisoning": (EDGES, "test_a_hostile_payload_is_refused_and_poisons_nothing"),
+    "lost dead payload": (EDGES, "test_a_dead_job_keeps_its_payload"),
+    "endless terminals": (EDGES, "test_what_is_kept_of_ended_jobs_is_bounded"),
+}
+"""For each gap and each defect of the first system, the test here that settles it."""
+
+NUMBERED = (
+    *(f"T{number}" for number in range(1, 16)),
+    *(f"C{number}" for number in range(1, 7)),
+    *(f"SAFE_{number}" for number in range(1, 6)),
+    "LIVE_1",
+)
+"""Rules with a name of their own; each has at least one test that begins with it."""

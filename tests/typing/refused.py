@@ -1,0 +1,15 @@
+"""Calls that a type checker must refuse: each line that is marked, and no other."""
+
+from ulak import Backoff, Queue
+
+q = Queue("memory://", name="mail")
+q.enqueue("fine", 1, delay=2)
+q.enqueue("a priority is a number", "high")  # refused
+q.enqueue("no such option", dealy=2)  # refused
+q.enqueue("options are keywords", 1, 30.0)  # refused
+q.ack(17)  # refused
+q.redrive("dead")  # refused
+q.configure(capacity="many")  # refused
+Queue("memory://", capacity="many")  # refused
+Backoff(base="1s")  # refused
+q.workers("not callable")  # refused
