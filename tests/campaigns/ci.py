@@ -1,0 +1,25 @@
+"""What a change must pass beside the suite, in the sizes that fit before it lands."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+
+STEPS = (("tests.campaigns.coverage",), ("tests.campaigns.contract", "300"), ("bench.guard",))
+
+
+def main() -> int:
+    failed = []
+    for step in STEPS:
+        start = time.monotonic()
+        print(f"--- {' '.join(step)}", flush=True)
+        if subprocess.run([sys.executable, "-m", *step], check=False).returncode != 0:
+            failed.append(step[0])
+        print(f"--- {step[0]}: {time.monotonic() - start:.0f} s", flush=True)
+    print(f"{len(STEPS) - len(failed)} passed, {len(failed)} failed")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
