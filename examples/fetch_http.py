@@ -3,9 +3,8 @@
     python examples/fetch_http.py [--paths 300] [--seed 1] [--fail-rate 0.3]
 
 The server is a local one that fails by the seed: two in three failures are a 503 that says in Retry-After
-when to come back, the others a plain 500. A 503 is answered by `raise Retry(after=...)`: the job then waits
-in the queue, not in a worker, which goes on with other paths. A path that failed four times is given up: it
-stays in the queue as a dead letter, with the error of each attempt.
+when to come back, the others a plain 500. The workers answer by `raise Retry(after=...)`: the job then waits
+in the queue, while they go on with others. What failed four times is a dead letter with its four errors.
 
 Exit status: 0 if every path was fetched or given up exactly once and none was asked for too early, else 1.
 """
@@ -58,15 +57,14 @@ class BusyServer(socketserver.ThreadingTCPServer):
 class BusyHandler(BaseHTTPRequestHandler):
     """Answers one request."""
 
-    server: BusyServer
-    protocol_version = "HTTP/1.1"
-
     def do_GET(self) -> None:
         """Send a page, or the failure that is due."""
-        status = self.server.status(self.path)
+        server = self.server
+        assert isinstance(server, BusyServer)
+        status = server.status(self.path)
         self.send_response(status)
         if status == 503:
-            self.server.not_before[self.path] = time.monotonic() + 1
+            server.not_before[self.path] = time.monotonic() + 1
             self.send_header("Retry-After", "1")
         body = f"{status} {self.path}\n".encode()
         self.send_header("Content-Length", str(len(body)))
@@ -82,8 +80,8 @@ async def get(port: int, path: str) -> tuple[int, Message, bytes]:
     async with asyncio.timeout(5):
         reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=HEAD_BYTES_MAX)
         try:
-            head = f"GET {quote(path)} HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nConnection: close\r\n\r\n"
-            writer.write(head.encode("ascii"))
+            request = f"GET {quote(path)} HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nConnection: close\r\n\r\n"
+            writer.write(request.encode())
             first, _, rest = (await reader.readuntil(b"\r\n\r\n")).partition(b"\r\n")
             status = re.fullmatch(rb"HTTP/1\.[01] (\d{3})( .*)?", first)
             headers = parse_headers(BytesIO(rest))
@@ -108,10 +106,9 @@ def retry_after_s(value: str) -> float | None:
 async def run(server: BusyServer, paths: list[str]) -> bool:
     """Fetch the paths and print a summary; whether each came to one end, and none was asked for too early."""
     ended: Counter[str] = Counter()
-    port = server.server_address[1]
 
     async def fetch(path: str) -> None:
-        status, headers, _ = await get(port, path)  # whatever it raises is a failed attempt too
+        status, headers, _ = await get(server.server_address[1], path)  # raising is a failed attempt too
         if status == 429 or status >= 500:
             # Without a usable header this is after=None: by the queue's backoff.
             raise Retry(after=retry_after_s(headers.get("Retry-After", "")), reason=f"HTTP {status}")

@@ -7,8 +7,8 @@ hold paths, type names and sizes, never a value: payloads are secret.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from typing import Any, Literal
+from collections.abc import ItemsView, Mapping, Sequence
+from typing import Any, Literal, cast
 
 import msgspec
 
@@ -61,16 +61,15 @@ _JSON_VALUES = "None, bool, int, float, str, list, dict, or bytes alone as the p
 _TO_SQUARE = bytes.maketrans(b"{}", b"[]")
 _NOT_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
 
-
 _TOO_DEEP = f"nested more than {NESTING_MAX} deep, or contains itself; flatten it, or pass bytes"
 
 
 class _Refused(Exception):
     """Why an item does not fit; each container it passes on its way up adds the step that led there."""
 
-    def __init__(self, reason: str, *steps: str | int) -> None:
+    def __init__(self, reason: str) -> None:
         self.reason = reason
-        self.steps = list(steps)
+        self.steps: list[str | int] = []
 
 
 def encode(
@@ -100,8 +99,8 @@ def encode(
         room = _room_after(value, 0, limit_bytes)
     except _Refused as refused:
         raise PayloadError(f"{what}{_path(refused.steps)}: {refused.reason}") from None
-    # The walk counts a lower bound and stops early, so an oversized value is never encoded; only escapes and
-    # the digits of numbers can make the true size larger.
+    # The walk counts a lower bound and stops early, so that nothing much larger than the limit is encoded;
+    # only escapes in strings and the digits of numbers can make the true size larger.
     if room < 0:
         raise _too_large(what, limit_bytes)
     body = _encode_json(value)
@@ -129,10 +128,11 @@ def decode(body: bytes, codec: str) -> Any:  # noqa: ANN401 - the caller knows w
             raise _damaged(f"is JSON nested more than {NESTING_MAX} deep, or malformed")
         try:
             return _decode_json(body)
-        except ValueError:
+        except (msgspec.DecodeError, ValueError):
             pass
     else:
         raise _damaged(f'has the codec "{_shown(codec)}", which this version does not know')
+    # Raised out here and not where it was caught, since a UnicodeError holds the body.
     raise _damaged(f"of {len(body):,} bytes is not valid {'UTF-8' if codec == 'str' else 'JSON'}")
 
 
@@ -145,13 +145,9 @@ def encode_headers(headers: Mapping[str, str] | None) -> dict[str, str]:
     """
     if headers is None:
         return {}
-    if not isinstance(headers, Mapping):
-        raise ArgumentError(
-            f"headers must be a mapping of str to str, not {_a(_type_name(type(headers)))}; pass a dict"
-        )
     copied: dict[str, str] = {}
     room = HEADERS_BYTES_MAX
-    for key, value in headers.items():
+    for key, value in _items_of(headers):
         if type(key) is not str:
             raise PayloadError(f"headers: a key is {_a(_type_name(type(key)))}; use str keys")
         if type(value) is not str:
@@ -165,6 +161,13 @@ def encode_headers(headers: Mapping[str, str] | None) -> dict[str, str]:
             raise _too_large("headers", HEADERS_BYTES_MAX)
         copied[key] = value
     return copied
+
+
+def _items_of(headers: object) -> ItemsView[object, object]:
+    if not isinstance(headers, Mapping):
+        kind = _a(_type_name(type(headers)))
+        raise ArgumentError(f"headers must be a mapping of str to str, not {kind}; pass a dict")
+    return cast(Mapping[object, object], headers).items()
 
 
 def _encode_str(value: str, limit_bytes: int, what: str) -> bytes:
@@ -206,9 +209,11 @@ def _room_after(value: object, level: int, room: int) -> int:
             raise _Refused("NaN and infinity have no JSON form; pass None or a str")
         return room - 3
     if type(value) is dict:
-        return _room_after_dict(value, level + 1, room - 1 - 2 * len(value))
+        items = cast(dict[object, object], value)
+        return _room_after_dict(items, level + 1, room - 1 - 2 * len(items))
     if type(value) is list:
-        return _room_after_list(value, level + 1, room - 1 - len(value))
+        elements = cast(list[object], value)
+        return _room_after_list(elements, level + 1, room - 1 - len(elements))
     raise _Refused(_remedy(type(value)))
 
 
@@ -298,7 +303,7 @@ def _a(noun: str) -> str:
     return f"{'an' if noun[:1] in 'aeioAEIO' else 'a'} {noun}"
 
 
-def _path(steps: list[str | int]) -> str:
+def _path(steps: Sequence[str | int]) -> str:
     parts = (f"[{step}]" if isinstance(step, int) else f'["{_shown(step)}"]' for step in reversed(steps))
     return "".join(parts)
 

@@ -105,6 +105,9 @@ class Control(Exception):
 class Retry(Control):
     """A failed attempt; the next one comes `after` seconds (None: after the stored backoff)."""
 
+    # Also what a subclass means that does not call this one's __init__.
+    after_s: float | None = None
+
     def __init__(self, after: float | timedelta | None = None, reason: str = "") -> None:
         super().__init__(reason)
         self.after_s = None if after is None else seconds(after, name="after")
@@ -112,6 +115,8 @@ class Retry(Control):
 
 class Snooze(Control):
     """Not now: again after so many seconds, the attempt not counted."""
+
+    delay_s: float = 1.0
 
     def __init__(self, delay: float | timedelta, reason: str = "") -> None:
         super().__init__(reason)

@@ -27,17 +27,22 @@ def seconds(value: float | timedelta, *, name: str, allow_zero: bool = True) -> 
     >>> seconds(timedelta(minutes=1), name="delay")
     60.0
     """
-    if isinstance(value, timedelta):
-        value = value.total_seconds()
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        raise ArgumentError(f"{name} must be seconds (a number) or a timedelta, not {type(value).__name__}")
+    number = _number_of(value, name)
     # Written so that NaN, which compares with nothing, is outside too.
-    if not 0 <= value <= SECONDS_MAX:
+    if not 0 <= number <= SECONDS_MAX:
         raise ArgumentError(f"{name} must be from 0 to {SECONDS_MAX:,.0f} seconds (100 years)")
-    if value == 0 and not allow_zero:
+    if number == 0 and not allow_zero:
         raise ArgumentError(f"{name} must be more than 0 seconds")
     # Adding 0.0 turns -0.0 into 0.0, which some stores would refuse as a number.
-    return float(value) + 0.0
+    return float(number) + 0.0
+
+
+def _number_of(value: object, name: str) -> float:
+    if isinstance(value, timedelta):
+        return value.total_seconds()
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise ArgumentError(f"{name} must be seconds (a number) or a timedelta, not {type(value).__name__}")
+    return value
 
 
 def parse_duration(text: str) -> float:

@@ -9,7 +9,7 @@ import os
 import socket
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import TypeAlias, TypedDict
 
 from ulak import codec
@@ -55,6 +55,10 @@ _log = logging.getLogger("ulak")
 _handle_numbers = itertools.count(1)
 
 MAX_ATTEMPTS_MAX = 1_000_000
+
+# A day inside what a datetime holds, so that it can be shown in any time zone.
+_INSTANT_MIN = datetime(1, 1, 2, tzinfo=UTC).timestamp()
+_INSTANT_MAX = datetime(9999, 12, 30, tzinfo=UTC).timestamp()
 
 
 class JobOptions(TypedDict, total=False):
@@ -227,7 +231,7 @@ class Handle:
 
     def _drafts(self, jobs: Iterable[object]) -> list[Draft]:
         """Several jobs, all checked before any is stored."""
-        drafts = [self._draft(job if isinstance(job, NewJob) else NewJob(job)) for job in jobs]
+        drafts = [self._draft(job if type(job) is NewJob else NewJob(job)) for job in jobs]
         if len(drafts) > BATCH_MAX:
             raise ArgumentError(f"one call takes at most {BATCH_MAX:,} jobs, got {len(drafts):,}; split it")
         return drafts
@@ -395,7 +399,10 @@ def instant(value: object, *, name: str) -> float:
         raise ArgumentError(f"{name} must be an aware datetime, got {type(value).__name__}")
     if value.tzinfo is None or value.utcoffset() is None:
         raise ArgumentError(f"{name} must be aware of its time zone: datetime(..., tzinfo=UTC)")
-    return value.timestamp()
+    at = value.timestamp()
+    if not _INSTANT_MIN <= at <= _INSTANT_MAX:
+        raise ArgumentError(f"{name} must lie between the years 1 and 9999, at least a day inside")
+    return at
 
 
 def wait_s(timeout: float | timedelta | None) -> float | None:

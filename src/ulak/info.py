@@ -10,7 +10,7 @@ import msgspec
 
 from ulak import codec
 from ulak.core.backoff import Backoff
-from ulak.core.job import Attempt, Job, State
+from ulak.core.job import Attempt, Job, State, shown_as_repr
 
 
 class JobInfo(msgspec.Struct, frozen=True, kw_only=True):
@@ -51,6 +51,8 @@ class JobInfo(msgspec.Struct, frozen=True, kw_only=True):
 
     def __repr__(self) -> str:
         return f"JobInfo(id={self.id}, queue={self.queue!r}, state={self.state.value!r}, next={self.next!r})"
+
+    __rich_repr__ = shown_as_repr
 
 
 def info_of(job: Job, *, now: float, now_at: float) -> JobInfo:

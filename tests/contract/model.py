@@ -87,41 +87,58 @@ class Model:
         due = [job["run_at"] - self.now_at for job in self._of(open_queues, ("scheduled",))]
         return min(leases, default=None), min(due, default=None)
 
+    def instants(self) -> list[float]:
+        """How long until something happens by time alone, in seconds; only what is still to come."""
+        waits = [job["lease_end"] - self.now for job in self._of(self.settings, ("leased",))]
+        for job in self._of(self.settings, WAITING):
+            waits += [at - self.now_at for at in (job["run_at"], job["expires_at"]) if at is not None]
+        for job in self._of(self.settings, ENDED):
+            waits.append(job["ended_at"] + self._keep(job["queue"], job["state"])[1] - self.now_at)
+        return sorted({wait for wait in waits if wait > 0})
+
     # Into the store
 
-    def add(self, queue: str, drafts: Sequence[Draft]) -> list[int | tuple[str, int]] | str:
+    def add(
+        self, queue: str, drafts: Sequence[Draft], *, known_only: bool = False
+    ) -> list[int | tuple[str, int]] | str:
         """Ids and ("duplicate", id)s, "full", or "never" where so many can never fit."""
         self._may_expire.add(queue)
         live = [job for job in self._of([queue], OPEN) if not self.is_overdue(job)]
         holders = {job["unique_key"]: job["id"] for job in live if job["unique_key"] is not None}
         names = {name: job_id for name, (job_id, _) in self.names[queue].items()}
+        answers = self._answers(drafts, holders, names)
+        new = {answer: draft for answer, draft in zip(answers, drafts, strict=True) if type(answer) is int}
+        capacity = self.settings[queue]["capacity"]
+        if capacity is not None and len(new) > capacity:
+            return "never"
+        if capacity is not None and new and len(live) + len(new) > capacity:
+            return "full"
+        if known_only and new:
+            return "full"
+        for job_id, draft in new.items():
+            self._store(job_id, queue, draft)
+        for name, job_id in names.items():
+            self.names[queue].setdefault(name, (job_id, self.now_at + DAY_S))
+        return answers
+
+    def _answers(
+        self, drafts: Sequence[Draft], holders: dict[str, int], names: dict[str, int]
+    ) -> list[int | tuple[str, int]]:
+        """One answer per draft as if there is room; notes the keys that this call takes."""
         answers: list[int | tuple[str, int]] = []
-        new: dict[int, Draft] = {}
+        next_id = self.last_id + 1
         for draft in drafts:
-            known = None
-            if draft.idempotency_key is not None:
-                known = names.get(draft.idempotency_key)
-            if known is None and draft.unique_key is not None:
-                known = holders.get(draft.unique_key)
+            known = names.get(draft.idempotency_key or "") or holders.get(draft.unique_key or "")
             if known is None:
-                known = self.last_id + 1 + len(new)
-                new[known] = draft
+                known = next_id
                 answers.append(known)
+                next_id += 1
                 if draft.unique_key is not None:
                     holders[draft.unique_key] = known
             else:
                 answers.append(("duplicate", known))
             if draft.idempotency_key is not None:
                 names.setdefault(draft.idempotency_key, known)
-        capacity = self.settings[queue]["capacity"]
-        if capacity is not None and len(new) > capacity:
-            return "never"
-        if capacity is not None and new and len(live) + len(new) > capacity:
-            return "full"
-        for job_id, draft in new.items():
-            self._store(job_id, queue, draft)
-        for name, job_id in names.items():
-            self.names[queue].setdefault(name, (job_id, self.now_at + DAY_S))
         return answers
 
     def _store(self, job_id: int, queue: str, draft: Draft) -> None:
@@ -218,6 +235,9 @@ class Model:
         lease["body"] = job["payload"]
         lease["backoff"] = job["backoff"] or self.settings[job["queue"]]["backoff"]
         return lease
+
+    def is_anything_leased(self) -> bool:
+        return any(job["state"] == "leased" for job in self.jobs.values())
 
     def current(self, lease: Lease) -> Record | None:
         """The job, if this delivery of it is current."""
@@ -350,11 +370,10 @@ class Model:
             "Delete": {*OPEN, *ENDED},
             "Edit": {*WAITING, "dead", "cancelled", "expired"},
         }[act]
-        is_leased = job["state"] == "leased"
-        if is_leased and ("leased" not in allowed or (act != "Cancel" and not force)):
-            return "leased by a worker"
         if job["state"] not in allowed:
             return "not possible in its state"
+        if job["state"] == "leased" and act != "Cancel" and not force:
+            return "leased by a worker"
         if act == "Redrive":
             capacity = self.settings[job["queue"]]["capacity"]
             others = self._of([job["queue"]], OPEN)
@@ -398,11 +417,10 @@ class Model:
             self._expire(self.jobs[job_id])
         for state in ENDED:
             removed = sum(job["state"] == state and job["id"] not in found for job in self.jobs.values())
-            if state == "expired":
-                # A job that was ended and then removed may count once or twice.
-                assert max(removed, len(expired)) <= answer.get(state, 0) <= removed + len(expired)
-            else:
-                assert answer.get(state, 0) == removed
+            ended = len(expired) if state == "expired" else 0
+            # A job that was ended and then removed may count once or twice.
+            assert ended <= answer.get(state, 0) <= removed + ended
+            assert ended or answer.get(state, 0) == removed
         self._follow_forgetting(found)
         assert sum(answer.values()) <= limit
         if sum(answer.values()) < limit:

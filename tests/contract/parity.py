@@ -1,4 +1,4 @@
-"""The two systems that ulak contains whole: what they tested or left untested, and which test here answers it.
+"""The two systems that ulak contains whole: what they tested or left untested, and which test here has it.
 
 The first is an in-memory priority queue with leases, the second a bounded worker pool with retries. Also the
 fixtures of the parity tests; a test file takes them over by assignment.
@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import threading
 import time
-import uuid
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import pytest
 
+from tests.contract import conftest
 from ulak import Queue
 from ulak.testing import ManualClock
 
@@ -23,16 +23,13 @@ R = TypeVar("R")
 PATIENCE_S = 10.0
 """How long a test waits, in real time, for what should happen at once."""
 
-STORES: Mapping[str, Callable[[Any], str]] = {
-    "memory": lambda _tmp_path: f"memory://parity-{uuid.uuid4().hex}",
-}
-"""The storages that must pass, each with a way to name a new store. Another storage is another line."""
+kind = conftest.kind
 
 
-@pytest.fixture(params=list(STORES))
-def new_url(request, tmp_path):
-    """Names a new, empty store each time it is called."""
-    return lambda: STORES[request.param](tmp_path)
+@pytest.fixture
+def new_url(kind):
+    """Names a new, empty store each time it is called; of every kind that must keep the contract."""
+    return kind.url
 
 
 @pytest.fixture
@@ -76,7 +73,7 @@ def in_thread(call: Callable[[], R]) -> Future[R]:
 
 
 def until(fact: Callable[[], object], *, clock: ManualClock | None = None) -> None:
-    """Look until it is so, and let a tenth of a second pass on the clock after each look; fails in the end."""
+    """Look until it is so, and let a tenth of a second pass on the clock after each look; else fail."""
     look = threading.Event()
     give_up_at = time.monotonic() + PATIENCE_S
     while not fact():
@@ -88,30 +85,47 @@ def until(fact: Callable[[], object], *, clock: ManualClock | None = None) -> No
 
 LEASE = "tests.contract.test_parity_lease"
 EDGES = "tests.contract.test_parity_edges"
+DEFECTIVE = "tests.contract.test_parity_defects"
 PROPERTIES = "tests.contract.test_parity_properties"
 RULES = "tests.contract.test_parity_rules"
+CONFLICTS = "tests.contract.test_parity_conflicts"
 ASYNC = "tests.contract.test_parity_async"
 DEMO = "tests.contract.test_parity_demo"
 POOL = "tests.worker.test_parity_pool"
 
-FILES = (LEASE, EDGES, PROPERTIES, RULES, ASYNC, DEMO, POOL)
+FILES = (LEASE, EDGES, DEFECTIVE, PROPERTIES, RULES, CONFLICTS, ASYNC, DEMO, POOL)
 
-UNIT_TESTS = """
-    enqueue_makes_pending deliver_then_ack deliver_empty_is_none deliver_respects_priority
-    deliver_fifo_within_priority no_priority_inversion_with_interleaving acked_never_redelivered
-    double_ack_is_stale nack_requeues reaches_dlq_after_max_attempts stale_ack_rejected_after_redelivery
-    crash_does_not_lose_inflight stale_ack_rejected_after_crash timeout_reclaims_expired
-    timeout_keeps_fresh_inflight pops_in_priority_then_fifo_order
-""".split()
-INTEGRATION_TESTS = """
-    property_delivery_order_is_priority_then_fifo property_state_counts_consistent
-    liveness_all_messages_terminate recovery_no_loss_under_crash_at_any_point
-    concurrent_workers_ack_each_message_once
-""".split()
-END_TO_END_TESTS = """
-    producer_worker_pool_drains_all_jobs crashed_worker_jobs_are_recovered
-    poison_jobs_go_to_dlq_others_succeed high_priority_jobs_processed_first
-""".split()
+UNIT_TESTS = (
+    "enqueue_makes_pending",
+    "deliver_then_ack",
+    "deliver_empty_is_none",
+    "deliver_respects_priority",
+    "deliver_fifo_within_priority",
+    "no_priority_inversion_with_interleaving",
+    "acked_never_redelivered",
+    "double_ack_is_stale",
+    "nack_requeues",
+    "reaches_dlq_after_max_attempts",
+    "stale_ack_rejected_after_redelivery",
+    "crash_does_not_lose_inflight",
+    "stale_ack_rejected_after_crash",
+    "timeout_reclaims_expired",
+    "timeout_keeps_fresh_inflight",
+    "pops_in_priority_then_fifo_order",
+)
+INTEGRATION_TESTS = (
+    "property_delivery_order_is_priority_then_fifo",
+    "property_state_counts_consistent",
+    "liveness_all_messages_terminate",
+    "recovery_no_loss_under_crash_at_any_point",
+    "concurrent_workers_ack_each_message_once",
+)
+END_TO_END_TESTS = (
+    "producer_worker_pool_drains_all_jobs",
+    "crashed_worker_jobs_are_recovered",
+    "poison_jobs_go_to_dlq_others_succeed",
+    "high_priority_jobs_processed_first",
+)
 SEED_TESTS = (*UNIT_TESTS, *INTEGRATION_TESTS, *END_TO_END_TESTS)
 """The names of all tests of the first system."""
 
@@ -165,14 +179,14 @@ ANSWERS: Mapping[str, tuple[str, str]] = {
     "timeout at the last attempt": (EDGES, "test_with_one_attempt_a_timeout_or_a_crash_is_death"),
     "crash at the last attempt": (EDGES, "test_with_one_attempt_a_timeout_or_a_crash_is_death"),
     "redelivery position": (EDGES, "test_after_a_crash_jobs_come_back_to_their_old_places"),
-    "cross-queue lease": (EDGES, "test_a_lease_of_another_queue_is_refused"),
-    "memory growth": (EDGES, "test_memory_does_not_grow_with_what_is_finished"),
+    "cross-queue lease": (DEFECTIVE, "test_a_lease_of_another_queue_is_refused"),
+    "memory growth": (DEFECTIVE, "test_memory_does_not_grow_with_what_is_finished"),
     "two sweepers": (EDGES, "test_two_sweepers_reclaim_each_lease_once"),
     "ack racing tick": (EDGES, "test_an_ack_racing_a_tick_has_one_winner"),
     "unknown ids": (EDGES, "test_an_unknown_id_has_no_terminal"),
-    "poisoning": (EDGES, "test_a_hostile_payload_is_refused_and_poisons_nothing"),
-    "lost dead payload": (EDGES, "test_a_dead_job_keeps_its_payload"),
-    "endless terminals": (EDGES, "test_what_is_kept_of_ended_jobs_is_bounded"),
+    "poisoning": (DEFECTIVE, "test_a_hostile_payload_is_refused_and_poisons_nothing"),
+    "lost dead payload": (DEFECTIVE, "test_a_dead_job_keeps_its_payload"),
+    "endless terminals": (DEFECTIVE, "test_what_is_kept_of_ended_jobs_is_bounded"),
 }
 """For each gap and each defect of the first system, the test here that settles it."""
 

@@ -5,7 +5,8 @@ import pytest
 from tests.contract import parity
 from ulak import ArgumentError, Outcome, Terminal
 
-new_url, queue_url, clock, make_queue = parity.new_url, parity.queue_url, parity.clock, parity.make_queue
+kind, new_url, queue_url = parity.kind, parity.new_url, parity.queue_url
+clock, make_queue = parity.clock, parity.make_queue
 
 
 def payloads_in_order(queue):

@@ -8,7 +8,8 @@ import pytest
 from tests.contract import parity
 from ulak import Outcome, Terminal
 
-new_url, queue_url, clock, make_queue = parity.new_url, parity.queue_url, parity.clock, parity.make_queue
+kind, new_url, queue_url = parity.kind, parity.new_url, parity.queue_url
+clock, make_queue = parity.clock, parity.make_queue
 
 SEEDS = 200
 STEPS = 40
@@ -30,7 +31,9 @@ class Seed:
 
     def deliver(self, now):
         self.tick(now)
-        pending = [(-job["priority"], job_id) for job_id, job in self.jobs.items() if job["state"] == "pending"]
+        pending = [
+            (-job["priority"], job_id) for job_id, job in self.jobs.items() if job["state"] == "pending"
+        ]
         if not pending:
             return None
         job_id = min(pending)[1]
@@ -169,7 +172,9 @@ def test_SAFE_2_an_ack_succeeds_at_most_once(runs):
         # Every lease ever given is tried twice more, in the end.
         for lease, _ in run.leases * 2:
             run.events.append(("ack", lease.id, run.queue.ack(lease)))
-        won = [job_id for operation, job_id, outcome in run.events if (operation, outcome) == ("ack", Outcome.OK)]
+        won = [
+            job_id for operation, job_id, outcome in run.events if (operation, outcome) == ("ack", Outcome.OK)
+        ]
         assert len(won) == len(set(won)) == run.queue.counts().acked
 
 

@@ -356,7 +356,7 @@ def test_a_filter_refuses_a_state_that_does_not_exist(states: Any) -> None:
         Filter(states=states)
     assert str(caught.value).startswith("unknown job state in [")
     assert "ready, scheduled, leased, held, succeeded, dead, cancelled, expired" in str(caught.value)
-    assert caught.value.__cause__ is None
+    assert caught.value.__suppress_context__
 
 
 @pytest.mark.xfail(

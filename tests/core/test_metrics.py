@@ -4,7 +4,7 @@ import math
 from fractions import Fraction
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ulak.errors import ArgumentError
@@ -31,6 +31,7 @@ def nearest_rank(values_s: list[float], p: float) -> float:
     return sorted(values_s)[max(position, 1) - 1]
 
 
+@settings(deadline=None)
 @given(st.lists(durations_s, min_size=1), percents)
 def test_a_percentile_is_within_two_percent_of_the_sorted_list(values_s: list[float], p: float) -> None:
     expected = nearest_rank(values_s, p)
@@ -40,11 +41,12 @@ def test_a_percentile_is_within_two_percent_of_the_sorted_list(values_s: list[fl
 @pytest.mark.parametrize("exponent", range(-20, 14))
 def test_a_percentile_is_within_two_percent_over_the_whole_range(exponent: int) -> None:
     # Three values so that rank 2 is answered by its bucket, not by the exact ends.
-    for step in range(1_000):
-        value_s = 2.0**exponent * (1 + step / 1_000)
+    for step in range(200):
+        value_s = 2.0**exponent * (1 + step / 200)
         assert filled([0.0, value_s, 1e9]).percentile(50) == pytest.approx(value_s, rel=0.01)
 
 
+@settings(deadline=None)
 @given(st.lists(any_durations_s, min_size=1), percents)
 def test_a_percentile_is_never_outside_the_recorded_range(values_s: list[float], p: float) -> None:
     histogram = filled(values_s)
@@ -52,6 +54,7 @@ def test_a_percentile_is_never_outside_the_recorded_range(values_s: list[float],
     assert min(values_s) <= histogram.mean_s <= max(values_s)
 
 
+@settings(deadline=None)
 @given(st.lists(any_durations_s, min_size=1))
 def test_percentiles_never_fall_as_p_grows_and_end_exactly(values_s: list[float]) -> None:
     answers = percentiles(filled(values_s))
@@ -59,6 +62,7 @@ def test_percentiles_never_fall_as_p_grows_and_end_exactly(values_s: list[float]
     assert (answers[0], answers[-1]) == (min(values_s), max(values_s))
 
 
+@settings(deadline=None)
 @given(st.lists(durations_s, min_size=1))
 def test_count_minimum_maximum_and_mean_are_exact(values_s: list[float]) -> None:
     histogram = filled(values_s)
@@ -73,6 +77,7 @@ def test_an_empty_histogram_answers_zero() -> None:
     assert [empty.percentile(p) for p in (0, 50, 100)] == [0.0, 0.0, 0.0]
 
 
+@settings(deadline=None)
 @given(st.lists(any_durations_s), st.lists(any_durations_s))
 def test_merging_equals_recording_everything_in_one(left: list[float], right: list[float]) -> None:
     merged, other, whole = filled(left), filled(right), filled(left + right)

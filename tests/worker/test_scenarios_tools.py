@@ -6,16 +6,22 @@ import asyncio
 import ctypes
 import threading
 import time
-from collections.abc import Callable
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from types import TracebackType
 from typing import Any, Self
 
-from ulak import Queue, StorageUnavailable
+import pytest
+
+from ulak import Backoff, JobInfo, Lease, Queue, StorageUnavailable
 from ulak.storage.drive import Edge
 from ulak.testing import ManualClock
 
 WAIT_S = 20.0
+LEASE_S = 30.0
 KINDS = ("def", "async def")
+AT_ONCE = Backoff(base=0.001, cap=0.001)
 
 Handler = Callable[[Any], Any]
 Decide = Callable[[str, tuple[Any, ...]], BaseException | None]
@@ -27,6 +33,16 @@ def eventually(fact: Callable[[], object], within_s: float = WAIT_S) -> None:
     while not fact():
         assert time.monotonic() < until, "what the test waits for did not happen"
         time.sleep(0.001)
+
+
+def ended_within(call: Callable[[], Any], limit_s: float) -> Any:
+    """The answer of a call that must end by itself; else the test fails, and leaves its thread behind."""
+    answers: list[Any] = []
+    thread = threading.Thread(target=lambda: answers.append(call()), daemon=True)
+    thread.start()
+    thread.join(limit_s)
+    assert not thread.is_alive(), "the call did not end"
+    return answers[0]
 
 
 def of_kind(kind: str, work: Handler) -> Handler:
@@ -63,7 +79,7 @@ class Gate:
     async def _astop(self, payload: Any) -> None:
         self._entered.release()
         async with asyncio.timeout(WAIT_S):
-            while not self._open.is_set():
+            while not self._open.is_set():  # noqa: ASYNC110 - it is opened from another thread
                 await asyncio.sleep(0.001)
 
     def __enter__(self) -> Self:
@@ -121,6 +137,11 @@ def nth_write(nth: int, error: BaseException | None = None) -> Decide:
     return decide
 
 
+def causes(job: JobInfo) -> list[str]:
+    """How each delivery of the job ended."""
+    return [attempt.cause for attempt in job.history]
+
+
 def workers_of(q: Queue) -> list[threading.Thread]:
     """The live threads that carry `def` handlers of this queue."""
     return [thread for thread in threads_of(q) if thread.name.rpartition("-")[2].isdigit()]
@@ -129,6 +150,16 @@ def workers_of(q: Queue) -> list[threading.Thread]:
 def threads_of(q: Queue) -> list[threading.Thread]:
     """All live threads that pools of this queue started."""
     return [thread for thread in threading.enumerate() if thread.name.startswith(f"ulak-{q.name}-")]
+
+
+def leases_of(q: Queue) -> list[Lease]:
+    """The current leases of the queue."""
+    return q._edge.store.leased(q.name)
+
+
+def is_renewed(q: Queue, clock: ManualClock) -> bool:
+    """Whether the only lease has just been renewed."""
+    return leases_of(q)[0].lease_end == clock.interval() + LEASE_S
 
 
 def kill(thread: threading.Thread, error: type[BaseException] = SystemExit) -> None:
@@ -146,11 +177,63 @@ def let_time_pass(clock: ManualClock, duration_s: float, *, sleepers: int) -> No
     clock.advance(duration_s)
 
 
+def moving(clock: ManualClock, fact: Callable[[], object], step_s: float = 0.1) -> Callable[[], object]:
+    """A fact for `eventually` that lets a little time pass before each look. The leases must be long: a pool
+    whose threads get no processor meanwhile could not renew them.
+    """
+
+    def look() -> object:
+        clock.advance(step_s)
+        return fact()
+
+    return look
+
+
 def let_threads_end(clock: ManualClock, q: Queue) -> None:
     """Move the clock until the threads of this queue's pools, which may sleep on it, have ended."""
 
-    def gone() -> bool:
-        clock.advance(1.0)
-        return not threads_of(q)
+    eventually(moving(clock, lambda: not threads_of(q), step_s=1.0))
 
-    eventually(gone)
+
+# Fixtures; a test file takes them over by assignment.
+
+
+@pytest.fixture(params=["memory"])
+def queue_url(request: pytest.FixtureRequest) -> str:
+    """A new, empty store. Another storage is another parameter."""
+    return f"{request.param}://t{uuid.uuid4().hex}"
+
+
+@pytest.fixture
+def make(queue_url: str) -> Iterator[Callable[..., Queue]]:
+    """Opens handles on one queue, with a new name since its threads carry it; closes them in the end."""
+    name = f"q{uuid.uuid4().hex[:8]}"
+    with ExitStack() as handles:
+        yield lambda **options: handles.enter_context(Queue(queue_url, name, **options))
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    """Both clocks, moved by the test."""
+    return ManualClock()
+
+
+@pytest.fixture
+def timed(make: Callable[..., Queue], clock: ManualClock) -> Iterator[Callable[..., Queue]]:
+    """Opens handles on the test's clock, with leases of 30 s unless told otherwise."""
+    opened: list[Queue] = []
+
+    def open_handle(**options: Any) -> Queue:
+        opened.append(make(**{"clock": clock, "visibility_timeout": LEASE_S, **options}))
+        return opened[-1]
+
+    yield open_handle
+    for q in opened:
+        let_threads_end(clock, q)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def no_thread_is_left() -> Iterator[None]:
+    """All threads that pools started in a module have ended soon after its last test."""
+    yield
+    eventually(lambda: not [thread for thread in threading.enumerate() if thread.name.startswith("ulak-")])

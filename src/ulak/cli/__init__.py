@@ -6,6 +6,7 @@ Output that somebody asked for goes to stdout, everything else to stderr.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import sys
 from collections.abc import Sequence
@@ -33,19 +34,18 @@ def main(argv: Sequence[str] | None = None) -> int:
     verbose = False
     try:
         args = _parser().read(sys.argv[1:] if argv is None else argv)
-        verbose = args.verbose > 0
-        status: int = args.run(args)
-        if sys.stdout is not None:
-            sys.stdout.flush()
-    except SystemExit as stop:  # argparse, after it has printed --help or --version
-        return _printed(stop)
+        status = 0
+        if args is not None:
+            verbose = args.verbose > 0
+            status = args.run(args)
+        _flush()
     except KeyboardInterrupt:
-        return INTERRUPTED
+        status = INTERRUPTED
     except BrokenPipeError:
-        _stop_printing()
-        return UNREAD
+        status = UNREAD
     except Exception as error:  # noqa: BLE001 - whatever it is, it ends here: in a few lines, not in a traceback
-        return _explain(error, verbose=verbose)
+        status = _explain(error, verbose=verbose)
+    _give_up_what_nobody_takes()
     return status
 
 
@@ -57,7 +57,7 @@ def _parser() -> Parser:
     )
     parser.add_argument("--version", action="version", version=f"ulak {__version__}")
     add_verbose(parser)
-    parser.set_defaults(run=lambda _: _no_command(parser), verbose=0)
+    parser.set_defaults(run=lambda _: _no_command(parser), more_verbose=0)
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", parser_class=Parser)
     demo.add(commands)
     return parser
@@ -68,30 +68,28 @@ def _no_command(parser: argparse.ArgumentParser) -> int:
     return USAGE
 
 
-def _printed(stop: SystemExit) -> int:
-    """The status of a parser that has printed what it was asked for, once that is really out."""
+def _flush() -> None:
+    if sys.stdout is not None:
+        sys.stdout.flush()
+
+
+def _give_up_what_nobody_takes() -> None:
+    """Drop what stdout could not get rid of, or the interpreter would try again, and complain, as it ends."""
     try:
-        if sys.stdout is not None:
-            sys.stdout.flush()
-    except BrokenPipeError:
-        _stop_printing()
-        return UNREAD
-    return stop.code if isinstance(stop.code, int) else 0
-
-
-def _stop_printing() -> None:
-    """Nobody reads stdout any more: let nothing complain of it, not even the interpreter on its way out."""
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nowhere, sys.stdout.fileno())
-    os.close(nowhere)
+        _flush()
+    except OSError:
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, sys.stdout.fileno())
+        os.close(nowhere)
 
 
 def _explain(error: Exception, *, verbose: bool) -> int:
     """Say on stderr what went wrong, in at most six lines; with -v, where."""
+    lines: list[str] = []
     if verbose:
         import traceback
 
-        say("".join(traceback.format_exception(error)).rstrip(), to=sys.stderr)
+        lines.extend("".join(traceback.format_exception(error)).splitlines())
     match error:
         case UlakError():
             text = f"error {error.code}: {str(error).removesuffix(f' [{error.code}]')}"
@@ -99,6 +97,7 @@ def _explain(error: Exception, *, verbose: bool) -> int:
             text = f"error: {error}"
         case _:
             text = f"error: {type(error).__name__}: {error}\n  this is a bug in ulak; -v shows where"
-    for line in text.splitlines()[:ERROR_LINES_MAX]:
-        say(visible(line), to=sys.stderr)
+    lines.extend(text.splitlines()[:ERROR_LINES_MAX])
+    with contextlib.suppress(OSError):  # nobody reads stderr either
+        say("\n".join(map(visible, lines)), to=sys.stderr)
     return USAGE if isinstance(error, ConfigError | ArgumentError) else FAILED

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import argparse
+import itertools
 import math
 from collections.abc import Callable, Iterable, Sequence
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 from ulak.durations import parse_duration
 from ulak.errors import ArgumentError, ConfigError
+
+if TYPE_CHECKING:
+    from _typeshed import SupportsWrite
 
 _WORD_CHARS_MAX = 40
 
@@ -22,9 +26,19 @@ class Parser(argparse.ArgumentParser):
         super().__init__(allow_abbrev=False, **kwargs)  # type: ignore[arg-type]
         self.set_defaults(parser=self)
 
-    def read(self, arguments: Sequence[str]) -> argparse.Namespace:
-        """The parsed arguments. Raises ConfigError; SystemExit after --help and --version."""
-        args, unknown = self.parse_known_args(arguments)
+    def read(self, arguments: Sequence[str]) -> argparse.Namespace | None:
+        """The parsed arguments; None after --help and --version, which have been printed then.
+
+        Raises ConfigError.
+        """
+        # Left to argparse, the value of an unknown option would be taken for a command.
+        for argument in itertools.takewhile(lambda word: word.startswith("-"), arguments):
+            if argument.startswith("--") and argument.partition("=")[0] not in self._option_string_actions:
+                self.refuse(argument)
+        try:
+            args, unknown = self.parse_known_args(arguments)
+        except SystemExit:
+            return None
         if unknown:
             chosen: Parser = args.parser
             chosen.refuse(unknown[0])
@@ -36,19 +50,27 @@ class Parser(argparse.ArgumentParser):
         name = argument.partition("=")[0]
         if not name.startswith("-"):
             self.error(f"unexpected argument {_quoted(argument)}")
-        options = (option for action in self._actions for option in action.option_strings)
-        self.error(f"unknown option {_quoted(name)}{_nearest(name, options)}")
+        hint = _nearest(name, self._option_string_actions)
+        if not hint and self._subparsers is not None:
+            hint = "; the options of a command come after it"
+        self.error(f"unknown option {_quoted(name)}{hint}")
 
     def error(self, message: str) -> NoReturn:
         """Raise ConfigError with the message and where to read on."""
         raise ConfigError(f"{message.removeprefix('argument ')}\n  see {self.prog} --help")
+
+    def _print_message(self, message: str, file: SupportsWrite[str] | None = None) -> None:
+        # As it is, but for swallowing errors: who asked for help is told that it could not be written.
+        if file is not None:
+            file.write(message)
 
     def _check_value(self, action: argparse.Action, value: object) -> None:
         choices = action.choices
         if choices is not None and value not in choices:
             what = "value" if action.option_strings else "command"
             of = f"{action.option_strings[0]}: " if action.option_strings else ""
-            self.error(f"{of}unknown {what} {_quoted(str(value))}{_nearest(str(value), choices)}")
+            hint = _nearest(str(value), choices) or f"; there is {', '.join(choices)}"
+            self.error(f"{of}unknown {what} {_quoted(str(value))}{hint}")
 
 
 def add_verbose(parser: argparse.ArgumentParser, *, dest: str = "verbose") -> None:
@@ -115,14 +137,11 @@ def _number(text: str) -> float:
 
 
 def _nearest(name: str, known: Iterable[str]) -> str:
-    """A hint at the nearest known name, or at all of them where they are few; may be empty."""
+    """A hint at the nearest known name; empty if none is near."""
     import difflib
 
-    names = list(known)
-    near = difflib.get_close_matches(name, names, 1)
-    if near:
-        return f"; did you mean {near[0]}?"
-    return f"; there is {', '.join(names)}" if len(names) <= 6 else ""
+    near = difflib.get_close_matches(name, list(known), 1)
+    return f"; did you mean {near[0]}?" if near else ""
 
 
 def _quoted(text: str) -> str:

@@ -8,7 +8,7 @@ from typing import TextIO
 # C0 and C1, what turns lines around or ends them, and lone surrogates: all that makes a terminal or a log
 # show something else than what was written.
 _CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
-_ASCII = str.maketrans({"µ": "u", "…": "...", "█": "#", "–": "-", "—": "-"})
+_ASCII = str.maketrans({"µ": "u", "…": "..."})
 
 
 def visible(text: str) -> str:

@@ -25,8 +25,8 @@ class Stops:
 
     def __init__(self, inbox: SimpleQueue[Any]) -> None:
         self.number: int | None = None
-        # A handler runs between any two steps of the main thread, even inside a lock's critical section, so it
-        # may only do what is safe there: SimpleQueue.put is, Event.set and every lock of ours are not.
+        # A handler runs between any two steps of the main thread, even where that holds a lock, so it may do
+        # only what is safe there: SimpleQueue.put is, Event.set and every lock of ours are not.
         self._inbox = inbox
         self._before: dict[int, Callable[[int, FrameType | None], Any] | int | None] = {}
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from typing import cast
 
 import msgspec
 
@@ -31,7 +32,7 @@ class Backoff(msgspec.Struct, frozen=True):
     floor: float | timedelta = 0.0
 
     def __post_init__(self) -> None:
-        base, cap, floor = self._seconds()
+        base, cap, floor = (seconds(getattr(self, name), name=name) for name in ("base", "cap", "floor"))
         if not 0 < base <= cap:
             raise ArgumentError(f"Backoff needs 0 < base <= cap, got base={base} s and cap={cap} s")
         if floor > cap:
@@ -39,19 +40,13 @@ class Backoff(msgspec.Struct, frozen=True):
         for name, value in zip(("base", "cap", "floor"), (base, cap, floor), strict=True):
             msgspec.structs.force_setattr(self, name, value)
 
-    def _seconds(self) -> tuple[float, float, float]:
-        return (
-            seconds(self.base, name="base"),
-            seconds(self.cap, name="cap"),
-            seconds(self.floor, name="floor"),
-        )
-
     def delay_s(self, failed_attempt: int, draw: float) -> float:
         """Seconds to wait after failed attempt number `failed_attempt` (from 1), given a draw in [0, 1].
 
         Never raises for any positive attempt; always 0 <= floor <= delay <= cap.
         """
-        base, cap, floor = self._seconds()
+        # In seconds since __post_init__, whatever was given.
+        base, cap, floor = cast("tuple[float, float, float]", (self.base, self.cap, self.floor))
         # The product may overflow to infinity, which is no error for floats; the cap mends it.
         widest = min(cap, base * 2.0 ** min(failed_attempt - 1, _EXPONENT_MAX))
         return min(max(floor, draw * widest), cap)

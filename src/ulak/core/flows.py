@@ -136,11 +136,13 @@ def enqueue(
     """
     _refuse_closed(local, queue, handler)
     room = yield from ask(Store.line, Until.ROOM, queue)
-    if len(room) == 0:
-        answer = yield from ask(Store.add, queue, drafts)
-        if not isinstance(answer, Full):
-            return answer
-    if handler is not Handling.NOTHING and timeout_s is None:
+    never_waits = handler is not Handling.NOTHING and timeout_s is None
+    # Whoever waits already comes first, but a duplicate takes no room and never waits for it.
+    answer = yield from ask(Store.add, queue, drafts, known_only=len(room) > 0 and not never_waits)
+    if not isinstance(answer, Full):
+        return answer
+    if never_waits:
+        local.count_rejected()
         raise WouldDeadlock(
             f"queue {queue!r} is full, and a handler must not wait without a limit for room that only "
             f"handlers can make\n  give enqueue(timeout=...), use try_enqueue, or raise the capacity"
@@ -152,9 +154,10 @@ def enqueue(
         while True:
             signal.clear()
             _refuse_closed(local, queue, handler)
-            answer = yield from ask(Store.add, queue, drafts)
-            if not isinstance(answer, Full):
-                return answer
+            if room.is_first(signal):
+                answer = yield from ask(Store.add, queue, drafts)
+                if not isinstance(answer, Full):
+                    return answer
             left_s = None if timeout_s is None else start + timeout_s - (yield from now())
             if left_s is not None and left_s <= 0:
                 break

@@ -80,8 +80,16 @@ class Duplicate(int):
 
     __slots__ = ()
 
+    # As text it is the id, so that it may stand wherever an id does.
+    __str__ = int.__repr__
+
     def __repr__(self) -> str:
         return f"Duplicate({int(self)})"
+
+
+def shown_as_repr(value: object) -> list[tuple[str, Any]]:
+    """For `__rich_repr__`: show no more than `repr` does, since structs would show all their fields."""
+    return [("summary", repr(value))]
 
 
 class Cause(StrEnum):
@@ -126,6 +134,11 @@ class Done(msgspec.Struct, frozen=True, gc=False):
 
     result: bytes | None = None
     cause: Cause = Cause.ACK
+
+    def __repr__(self) -> str:
+        return "Done()" if self.result is None else f"Done(result=<{len(self.result)} bytes>)"
+
+    __rich_repr__ = shown_as_repr
 
 
 class Retry(msgspec.Struct, frozen=True, gc=False):
@@ -188,6 +201,8 @@ class Draft(msgspec.Struct, frozen=True, gc=False):
     def __repr__(self) -> str:
         return f"Draft(payload=<{len(self.payload)} bytes>, priority={self.priority}, task={self.task!r})"
 
+    __rich_repr__ = shown_as_repr
+
 
 class Job(msgspec.Struct, kw_only=True):
     """The whole stored record of a job. What a storage hands out is a copy."""
@@ -225,6 +240,8 @@ class Job(msgspec.Struct, kw_only=True):
             f"Job(id={self.id}, queue={self.queue!r}, state={self.state.value}, attempt={self.attempt}, "
             f"delivery={self.delivery}, payload=<{len(self.payload)} bytes>)"
         )
+
+    __rich_repr__ = shown_as_repr
 
 
 class Lease(msgspec.Struct, frozen=True, kw_only=True):
@@ -269,6 +286,8 @@ class Lease(msgspec.Struct, frozen=True, kw_only=True):
 
     def __repr__(self) -> str:
         return f"Lease(id={self.id}, queue={self.queue!r}, delivery={self.delivery}, attempt={self.attempt})"
+
+    __rich_repr__ = shown_as_repr
 
 
 class Totals(msgspec.Struct, gc=False):

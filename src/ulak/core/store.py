@@ -13,7 +13,19 @@ from typing import Protocol, TypeAlias, cast
 import msgspec
 
 from ulak.core.backoff import Backoff
-from ulak.core.job import ENDED, Counts, Draft, Duplicate, Full, Job, Lease, Outcome, State, Verdict
+from ulak.core.job import (
+    ENDED,
+    Counts,
+    Draft,
+    Duplicate,
+    Full,
+    Job,
+    Lease,
+    Outcome,
+    State,
+    Verdict,
+    shown_as_repr,
+)
 from ulak.errors import ArgumentError
 
 Settlement: TypeAlias = tuple[Lease, Verdict]
@@ -122,13 +134,13 @@ class Filter(msgspec.Struct, frozen=True):
     worker: str | None = None
 
     def __post_init__(self) -> None:
-        if self.states is not None and type(self.states) is not frozenset:
-            named = [self.states] if isinstance(self.states, str) else list(self.states)
+        if self.states is not None:
             try:
+                named = [self.states] if isinstance(self.states, str) else list(self.states)
                 states = frozenset(State(name) for name in named)
-            except ValueError:
+            except (TypeError, ValueError):
                 known = ", ".join(State)
-                raise ArgumentError(f"unknown job state in {named!r}; the states are {known}") from None
+                raise ArgumentError(f"not a job state: {self.states!r}; the states are {known}") from None
             msgspec.structs.force_setattr(self, "states", states)
 
     def admits(self, state: State) -> bool:
@@ -159,6 +171,11 @@ class Edit(msgspec.Struct, frozen=True):
 
     payload: bytes
     codec: str
+
+    def __repr__(self) -> str:
+        return f"Edit(payload=<{len(self.payload)} bytes>)"
+
+    __rich_repr__ = shown_as_repr
 
 
 Act: TypeAlias = Redrive | Cancel | Reprioritise | Delete | Edit
@@ -230,6 +247,9 @@ class Line(Protocol):
     def leave(self, signal: Signal) -> None:
         """Step out; a wake-up that was not used is passed on."""
 
+    def is_first(self, signal: Signal) -> bool:
+        """Whether nobody stands before this waiter."""
+
     def ring(self, wakeups: int) -> None:
         """Wake waiters, first come first served."""
 
@@ -255,11 +275,11 @@ class Store(Protocol):
     def migrate(self) -> None:
         """Bring the schema to this version; idempotent."""
 
-    def add(self, queue: str, drafts: Sequence[Draft]) -> list[int] | Full:
+    def add(self, queue: str, drafts: Sequence[Draft], *, known_only: bool = False) -> list[int] | Full:
         """Store jobs, all or none, durably before return; one id or `Duplicate` per draft, in order.
 
         Checked in this order: idempotency key, unique key (both also within the call), room. Duplicates take
-        no room. FULL: not all new ones fit; nothing was stored.
+        no room. FULL: not all new ones fit; nothing was stored. known_only: as if there were no room.
         Raises ArgumentError if there are more new ones than the queue's capacity: they would never fit.
         """
 
@@ -365,7 +385,7 @@ class Store(Protocol):
     def prune(self, *, limit: int = 1000) -> Mapping[State, int]:
         """End waiting jobs past `expires_at`, then remove ended jobs beyond retention, at most `limit`.
 
-        Returns how many were removed, per state.
+        Returns how many became expired or were removed, per state.
         """
 
     def line(self, until: Until, queue: str) -> Line:

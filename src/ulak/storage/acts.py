@@ -21,8 +21,9 @@ _EVENT_OF: dict[type[Act], Event] = {
 
 def act_on(shelf: Shelf, job: Job, act: Act, *, now_at: float, force: bool) -> Refusal | None:
     """Do it, or say why not and change nothing."""
-    if not rules.may(job.state, _EVENT_OF[type(act)], force=force):
-        return Refusal.LEASED if job.state is State.LEASED else Refusal.STATE
+    event = _EVENT_OF[type(act)]
+    if not rules.may(job.state, event, force=force):
+        return Refusal.LEASED if rules.may(job.state, event, force=True) else Refusal.STATE
     match act:
         case Redrive():
             return _redrive(shelf, job, now_at)

@@ -25,6 +25,11 @@ class WaitLine:
     def __len__(self) -> int:
         return len(self._waiting)
 
+    def is_first(self, signal: Signal) -> bool:
+        """Whether nobody stands before this waiter."""
+        with self._lock:
+            return next(iter(self._waiting), None) is signal
+
     def join(self, signal: Signal) -> None:
         """Stand at the end of the line."""
         with self._lock:

@@ -77,12 +77,14 @@ class MemoryStore:
     def migrate(self) -> None:
         """Nothing to migrate."""
 
-    def add(self, queue: str, drafts: Sequence[Draft]) -> list[int] | Full:
+    def add(self, queue: str, drafts: Sequence[Draft], *, known_only: bool = False) -> list[int] | Full:
         """Store jobs, all or none."""
         with self._hold:
-            return self._add(self._shelf(queue), drafts, self._clock.calendar())
+            return self._add(self._shelf(queue), drafts, self._clock.calendar(), known_only=known_only)
 
-    def _add(self, shelf: Shelf, drafts: Sequence[Draft], now_at: float) -> list[int] | Full:
+    def _add(
+        self, shelf: Shelf, drafts: Sequence[Draft], now_at: float, *, known_only: bool = False
+    ) -> list[int] | Full:
         shelf.forget_keys(now_at)
         shelf.expire(now_at)
         answers, new = self._plan(shelf, drafts)
@@ -95,6 +97,8 @@ class MemoryStore:
                 )
             if new and shelf.open + new > capacity:
                 return FULL
+        if new and known_only:
+            return FULL
         first_id = self._last_id + 1
         for draft, answer in zip(drafts, answers, strict=True):
             if answer == self._last_id + 1 and not isinstance(answer, Duplicate):
@@ -151,7 +155,7 @@ class MemoryStore:
             now_at = self._clock.calendar()
             settled = [self._settle(lease, verdict, now_at) for lease, verdict in settlements]
             for queue in queues:
-                shelf = self._shelf(queue)
+                shelf = self._read(queue)
                 if len(leases) < limit and not shelf.settings.paused:
                     self._claim(
                         shelf, limit, leases, worker=worker, lease_s=lease_s, tasks=tasks, now_at=now_at
@@ -208,7 +212,7 @@ class MemoryStore:
         """Make due jobs ready; how many."""
         with self._hold:
             now_at = self._clock.calendar()
-            shelves = [self._shelf(queue) for queue in queues]
+            shelves = [self._read(queue) for queue in queues]
             return sum(shelf.promote(now_at) for shelf in shelves if not shelf.settings.paused)
 
     def extend(
@@ -236,7 +240,7 @@ class MemoryStore:
         with self._hold:
             now = self._clock.interval()
             for queue in queues:
-                shelf = self._shelf(queue)
+                shelf = self._read(queue)
                 for job in shelf.past(now):
                     if len(found) == limit:
                         return found
@@ -248,7 +252,7 @@ class MemoryStore:
     ) -> list[Lease]:
         """The current leases of a queue, by id."""
         with self._hold:
-            shelf = self._shelf(queue)
+            shelf = self._read(queue)
             jobs = [job for job in shelf.leased() if job.id > after and worker in (None, job.worker)]
             return [self._lease_of(job, shelf) for job in jobs[:limit]]
 
@@ -256,7 +260,7 @@ class MemoryStore:
         """Seconds until time alone makes a job claimable."""
         with self._hold:
             now, now_at = self._clock.interval(), self._clock.calendar()
-            horizons = [self._shelf(queue).horizon_s(now=now, now_at=now_at) for queue in queues]
+            horizons = [self._read(queue).horizon_s(now=now, now_at=now_at) for queue in queues]
         return min((horizon for horizon in horizons if horizon is not None), default=None)
 
     def amend(
@@ -314,7 +318,7 @@ class MemoryStore:
     def counts(self, queues: Sequence[str]) -> dict[str, Counts]:
         """One snapshot of states and totals."""
         with self._hold:
-            return {queue: self._shelf(queue).counts() for queue in queues}
+            return {queue: self._read(queue).counts() for queue in queues}
 
     def queues(self) -> dict[str, Settings]:
         """All queues and their settings."""
@@ -371,7 +375,6 @@ class MemoryStore:
         with self._hold:
             now_at = self._clock.calendar()
             for shelf in self._shelves.values():
-                shelf.expire(now_at)
                 for state, gone in shelf.prune(now_at, limit).items():
                     pruned[state] = pruned.get(state, 0) + gone
                     limit -= gone
@@ -382,10 +385,17 @@ class MemoryStore:
         with self._hold:
             return self._shelf(queue).lines[until]
 
+    def _read(self, queue: str) -> Shelf:
+        """The queue, or an empty one in its place: looking at a queue does not make it."""
+        return self._shelves.get(queue) or self._new_shelf(queue)
+
+    def _new_shelf(self, queue: str) -> Shelf:
+        return Shelf(queue, self._jobs, MEMORY_RETENTION, self._touched)
+
     def _shelf(self, queue: str) -> Shelf:
         shelf = self._shelves.get(queue)
         if shelf is None:
-            shelf = self._shelves[queue] = Shelf(queue, self._jobs, MEMORY_RETENTION, self._touched)
+            shelf = self._shelves[queue] = self._new_shelf(queue)
         return shelf
 
     def _lease_of(self, job: Job, shelf: Shelf) -> Lease:

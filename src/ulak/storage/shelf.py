@@ -267,10 +267,10 @@ class Shelf:
 
     # Time
 
-    def expire(self, now_at: float) -> int:
-        """End every waiting job past its `expires_at`; how many."""
+    def expire(self, now_at: float, *, limit: int | None = None) -> int:
+        """End waiting jobs past their `expires_at`, at most `limit`; how many."""
         ended = 0
-        while self._expiring and self._expiring[0][0] <= now_at:
+        while self._expiring and self._expiring[0][0] <= now_at and ended != limit:
             entry = heapq.heappop(self._expiring)
             if self._is_expiring_entry(entry):
                 job = self._job(entry[1])
@@ -369,16 +369,19 @@ class Shelf:
         self._forget(state, self.numbers[state] - self.retention.of(state).count)
 
     def prune(self, now_at: float, limit: int) -> dict[State, int]:
-        """Forget ended jobs beyond retention, at most `limit`; how many, per state."""
+        """End what has expired, then forget ended jobs beyond retention, at most `limit`; how many."""
         self.forget_keys(now_at)
         pruned: dict[State, int] = {}
+        if expired := self.expire(now_at, limit=limit):
+            pruned[State.EXPIRED] = expired
+            limit -= expired
         for state in self._ended:
             keep = self.retention.of(state)
             over = self.numbers[state] - keep.count
             gone = self._forget(state, min(over, limit))
             gone += self._forget(state, limit - gone, before_at=now_at - keep.age_s)
             if gone:
-                pruned[state] = gone
+                pruned[state] = pruned.get(state, 0) + gone
                 limit -= gone
         return pruned
 

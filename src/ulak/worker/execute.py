@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import inspect
 from collections.abc import Callable
@@ -13,6 +14,7 @@ from ulak.capture import capture
 from ulak.context import Cancel, Context, Reject, Retry, Snooze, running
 from ulak.core import rules
 from ulak.core.job import Cancelled, Cause, Dead, Done, Failure, Lease, Verdict
+from ulak.durations import seconds
 from ulak.errors import ArgumentError, PayloadError
 
 
@@ -40,61 +42,73 @@ class Handler:
     def __init__(self, call: Callable[..., Any]) -> None:
         if not callable(call):
             raise ArgumentError(f"a handler must be callable, got {type(call).__name__}")
+        if _is_generator(call):
+            raise ArgumentError("a handler that yields never runs; make it an ordinary def or async def")
         self._call = call
         self.is_async = _is_async(call)
         self._context_name = _context_parameter(call)
         _check_signature(call, self._context_name)
 
-    def _invoke(self, lease: Lease, context: Context) -> Any:  # noqa: ANN401 - whatever the user's callable returns
+    def _invoke(self, payload: object, context: Context) -> Any:  # noqa: ANN401 - what the user's callable returns
         named = {} if self._context_name is None else {self._context_name: context}
-        return self._call(lease.payload, **named)
+        return self._call(payload, **named)
 
     def run(self, lease: Lease, context: Context) -> Ending:
         """Call a `def` handler in this thread."""
         with running(context):
             try:
-                result = self._invoke(lease, context)
-                if inspect.isawaitable(result):
-                    return _not_awaited(result)
+                payload = lease.payload
+            except PayloadError as error:
+                return Dead(cause=Cause.UNDECODABLE, error=capture(error))
+            try:
+                result = self._invoke(payload, context)
+                return _not_awaited(result) if inspect.isawaitable(result) else Done()
             except BaseException as error:  # noqa: BLE001 - a handler may raise anything; only the pool stops workers
                 return ending_of(error)
-        return Done()
 
     async def arun(self, lease: Lease, context: Context) -> Ending:
         """Await an `async def` handler in this task."""
         with running(context):
             try:
-                await self._invoke(lease, context)
-            except BaseException as error:  # noqa: BLE001 - as above; a cancelled task is asked to stop by its pool
+                payload = lease.payload
+            except PayloadError as error:
+                return Dead(cause=Cause.UNDECODABLE, error=capture(error))
+            try:
+                await self._invoke(payload, context)
+            except BaseException as error:  # noqa: BLE001 - as above
+                if _is_cancelled_from_outside(error):
+                    return rules.give_back(Cause.SHUTDOWN)
                 return ending_of(error)
-        return Done()
+            return Done()
+
+
+def _is_cancelled_from_outside(error: BaseException) -> bool:
+    """Whether the task is asked to end, rather than the handler having raised a cancellation by itself."""
+    task = asyncio.current_task()
+    return type(error) is asyncio.CancelledError and task is not None and task.cancelling() > 0
 
 
 def ending_of(error: BaseException) -> Ending:
-    """What a raised exception means for the job."""
-    match error:
-        case Retry():
-            return Failed(Cause.NACK, capture(error), error.after_s)
-        case Snooze():
-            return rules.give_back(Cause.SNOOZE, delay_s=error.delay_s)
-        case Reject():
-            return Dead(cause=Cause.REJECT, error=capture(error))
-        case Cancel():
-            return Cancelled(error=capture(error))
-        case PayloadError() if _is_ours(error):
-            return Dead(cause=Cause.UNDECODABLE, error=capture(error))
-        case _:
-            return Failed(Cause.ERROR, capture(error))
+    """What a raised exception means for the job. Never raises, whatever class the exception has."""
+    kind = type(error)
+    if issubclass(kind, Retry):
+        return Failed(Cause.NACK, capture(error), _delay_of(error.after_s, None))  # type: ignore[attr-defined]
+    if issubclass(kind, Snooze):
+        delay_s = _delay_of(error.delay_s, Snooze.delay_s)  # type: ignore[attr-defined]
+        return rules.give_back(Cause.SNOOZE, delay_s=Snooze.delay_s if delay_s is None else delay_s)
+    if issubclass(kind, Reject):
+        return Dead(cause=Cause.REJECT, error=capture(error))
+    if issubclass(kind, Cancel):
+        return Cancelled(error=capture(error))
+    return Failed(Cause.ERROR, capture(error))
 
 
-def _is_ours(error: PayloadError) -> bool:
-    """Whether the job's own payload could not be decoded; a handler may raise the same error by itself."""
-    frame = error.__traceback__
-    while frame is not None:
-        if frame.tb_frame.f_code is Lease.payload.fget.__code__:  # type: ignore[attr-defined]
-            return True
-        frame = frame.tb_next
-    return False
+def _delay_of(asked: object, otherwise: float | None) -> float | None:
+    """The delay a handler asked for, if it is one."""
+    try:
+        return seconds(asked, name="delay")  # type: ignore[arg-type]
+    except ArgumentError:
+        return otherwise
 
 
 def _not_awaited(result: object) -> Failed:
@@ -104,19 +118,24 @@ def _not_awaited(result: object) -> Failed:
     return Failed(Cause.ERROR, Failure(type="TypeError", text=text))
 
 
-def _is_async(call: Callable[..., Any]) -> bool:
+def _plain(call: Callable[..., Any]) -> Callable[..., Any]:
+    """The function that a call runs in the end: below partials, and behind an object's `__call__`."""
     while isinstance(call, functools.partial):
         call = call.func
-    return inspect.iscoroutinefunction(call) or inspect.iscoroutinefunction(getattr(call, "__call__", None))  # noqa: B004
+    return call if inspect.isroutine(call) or inspect.isclass(call) else type(call).__call__
+
+
+def _is_async(call: Callable[..., Any]) -> bool:
+    return inspect.iscoroutinefunction(_plain(call))
+
+
+def _is_generator(call: Callable[..., Any]) -> bool:
+    return inspect.isgeneratorfunction(_plain(call)) or inspect.isasyncgenfunction(_plain(call))
 
 
 def _context_parameter(call: Callable[..., Any]) -> str | None:
     """The name of the parameter annotated `Context`, if there is one."""
-    plain = call
-    while isinstance(plain, functools.partial):
-        plain = plain.func
-    if not inspect.isroutine(plain):
-        plain = type(plain).__call__
+    plain = _plain(call)
     try:
         hints = get_type_hints(plain)
     except Exception:  # noqa: BLE001 - hints may name what exists for type checkers only

@@ -6,8 +6,6 @@ import asyncio
 import contextlib
 import logging
 import threading
-from collections.abc import Coroutine
-from typing import Any
 
 from ulak.context import Context
 from ulak.core.flows import Flow
@@ -45,7 +43,7 @@ class ThreadHands:
                 return
         self._crew.seat_left(seat)
 
-    def handle(self, lease: Lease, context: Context) -> Ending:
+    def handle(self, _: Seat, lease: Lease, context: Context) -> Ending:
         """Call the handler in this thread."""
         return self._handler.run(lease, context)
 
@@ -90,15 +88,28 @@ class LoopHands:
     def _main(self, runner: asyncio.Runner) -> None:
         # Leaving the runner cancels what handlers left running on the loop, and closes it.
         with runner:
-            runner.run(self._serve())
+            self._run_through(runner.get_loop(), runner.get_loop().create_task(self._serve()))
 
     async def _serve(self) -> None:
         await self._all_left.wait()
 
+    @staticmethod
+    def _run_through(loop: asyncio.AbstractEventLoop, task: asyncio.Task[None]) -> None:
+        """Run the loop until the task is done; asyncio ends a loop when a task of it raises SystemExit."""
+        while not task.done():
+            try:
+                loop.run_until_complete(task)
+            except (SystemExit, KeyboardInterrupt):
+                _log.warning("a task on a pool's event loop asked the program to exit; the loop goes on")
+
     def start(self, seat: Seat) -> None:
         """Start a task for this seat."""
         self._tasks.pop(seat.number, None)
-        self._loop.call_soon_threadsafe(self._start, seat)
+        try:
+            self._loop.call_soon_threadsafe(self._start, seat)
+        except RuntimeError:
+            assert self._loop.is_closed()
+            self._crew.seat_left(seat)
 
     def _start(self, seat: Seat) -> None:
         name = f"ulak-{self._crew.queue}-{seat.number}"
@@ -112,13 +123,19 @@ class LoopHands:
                 _log.exception("worker %d of queue %s died", seat.number, self._crew.queue)
             if self._crew.taking:
                 return
+        if seat.asked_to_end and self._crew.taking:
+            return
         self._crew.seat_left(seat)
-        if self._crew.size == 0:
+        if self._crew.size == 0 and not self._crew.taking:
             self._all_left.set()
 
-    def handle(self, lease: Lease, context: Context) -> Coroutine[Any, Any, Ending]:
+    async def handle(self, seat: Seat, lease: Lease, context: Context) -> Ending:
         """Await the handler in this task."""
-        return self._handler.arun(lease, context)
+        ending = await self._handler.arun(lease, context)
+        task = asyncio.current_task()
+        # Whoever cancels the task wants it to end, and a loop that is being closed waits for that.
+        seat.asked_to_end = task is not None and task.cancelling() > 0
+        return ending
 
     def lost(self) -> list[Seat]:
         """Seats whose task died without leaving."""
@@ -142,10 +159,19 @@ AnyHands = ThreadHands | LoopHands
 
 
 def replace_lost(crew: Crew, hands: AnyHands) -> Flow[None]:
-    """Give every seat whose worker died a new one, and settle what the dead one held."""
+    """Give every seat whose worker died a new one, and settle what the dead one held.
+
+    Workers that left because nothing was open come back when something is: a job was redriven, say.
+    """
     for seat in hands.lost():
         yield from crew.lost(seat)
+        seat.asked_to_end = False
         if crew.taking:
             hands.start(seat)
         else:
             crew.seat_left(seat)
+    if crew.taking and crew.size < len(crew.seats) and not (yield from crew.is_over()):
+        for seat in crew.seats:
+            if seat.left:
+                seat.left = False
+                hands.start(seat)

@@ -176,7 +176,7 @@ class AsyncPool(BasePool):
         """Start the workers."""
         await arun(self._edge, self._begin(asyncio.get_running_loop()))
 
-    async def drain(self, timeout: float | timedelta | None = None) -> Report:  # noqa: ASYNC109 - as Pool.drain
+    async def drain(self, timeout: float | timedelta | None = None) -> Report:
         """As `Pool.drain`."""
         return await arun(self._edge, self._drain(timeout))
 

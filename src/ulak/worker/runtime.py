@@ -65,6 +65,7 @@ class Seat:
         self.lease: Lease | None = None
         self.context: Context | None = None
         self.left = False
+        self.asked_to_end = False
 
 
 class Hands(Protocol):
@@ -73,7 +74,7 @@ class Hands(Protocol):
     def start(self, seat: Seat) -> None:
         """Run the flow of a worker in this seat; tell the crew when it is over."""
 
-    def handle(self, lease: Lease, context: Context) -> Any:  # noqa: ANN401 - an Ending, or a coroutine of one
+    def handle(self, seat: Seat, lease: Lease, context: Context) -> Any:  # noqa: ANN401 - an Ending, or a coroutine of one
         """Run the handler for one delivery."""
 
     def abandon(self) -> None:
@@ -135,7 +136,7 @@ class Crew:
         try:
             while True:
                 signal.clear()
-                taking = self.taking
+                taking = self.taking and not seat.asked_to_end
                 settled, leases = yield from ask(
                     Store.turn,
                     settlements,
@@ -151,7 +152,7 @@ class Crew:
                 if leases:
                     _leave(standing, signal)
                     settlements = [(leases[0], (yield from self._run(seat, leases[0], hands)))]
-                elif not taking or (self.local.finished and (yield from flows.is_drained([self.queue]))):
+                elif not taking or (yield from self.is_over()):
                     return
                 elif missing := [line for line in (yield from self._lines()) if line not in standing]:
                     for line in missing:
@@ -161,6 +162,10 @@ class Crew:
                     yield from flows.sleep(signal, self.store.capabilities.poll_s)
         finally:
             _leave(standing, signal)
+
+    def is_over(self) -> Flow[bool]:
+        """Whether every producer has finished and nothing is left that could run."""
+        return self.local.finished and (yield from flows.is_drained([self.queue]))
 
     def _lines(self) -> Flow[list[Line]]:
         """Where an idle worker stands: also where the end of all work is called, once that can come."""
@@ -172,7 +177,7 @@ class Crew:
             return Hold()
         context = Context(lease)
         seat.context, seat.lease = context, lease
-        ending: Ending = yield Do(lambda: hands.handle(lease, context))
+        ending: Ending = yield Do(lambda: hands.handle(seat, lease, context))
         if isinstance(ending, Failed):
             return ending.verdict(lease, (yield from flows.draw()))
         return ending
@@ -185,12 +190,18 @@ class Crew:
 
     def lost(self, seat: Seat) -> Flow[None]:
         """Settle what a worker held that died of something else than its job."""
-        lease = seat.lease
+        held = seat.lease
         seat.lease = seat.context = None
-        if lease is not None:
-            verdict = rules.failure(lease, Cause.LOST, draw=(yield from flows.draw()), crashed=True)
-            settled = yield from ask(Store.settle, [(lease, verdict)])
-            self._note([(lease, verdict)], settled)
+        if held is None:
+            return
+        # As it is now: a lease that was renewed since the worker took it has another end.
+        for lease in (
+            yield from ask(Store.leased, self.queue, worker=self.worker, after=held.id - 1, limit=1)
+        ):
+            if (lease.id, lease.delivery) == (held.id, held.delivery):
+                verdict = rules.failure(lease, Cause.LOST, draw=(yield from flows.draw()), crashed=True)
+                settled = yield from ask(Store.settle, [(lease, verdict)])
+                self._note([(lease, verdict)], settled)
 
     # The end
 
@@ -235,6 +246,7 @@ class Crew:
         finally:
             self.gone.leave(signal)
         self.stopped = True
+        self.local.wake_all()
         released = yield from flows.release_all(self.queue, self.worker, Cause.SHUTDOWN)
         for seat in self.seats:
             if seat.context is not None:
