@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-import traceback
+from collections import deque
+from types import TracebackType
+from typing import cast
 
 from ulak.core.job import Failure
 
@@ -11,14 +13,19 @@ TRACEBACK_MAX = 8 * 1024
 _FRAMES_MAX = 20
 _NAME_MAX = 200
 
+# The base class's own, since an exception may bring a `__traceback__` that raises.
+_traceback_of = BaseException.__dict__["__traceback__"].__get__
+
 
 def capture(error: BaseException | str) -> Failure:
     """What is stored of an error. Never raises, whatever the exception does when it is looked at.
 
     Texts are cut to 8 KiB; characters that are not valid Unicode are replaced.
     """
-    if isinstance(error, str):
-        return Failure(type="", text=bounded(error, ERROR_TEXT_MAX))
+    # By its type alone: looking at `__class__`, as isinstance does, may run the exception's own code.
+    if issubclass(type(error), str):
+        return Failure(type="", text=bounded(cast("str", error), ERROR_TEXT_MAX))
+    error = cast("BaseException", error)
     return Failure(
         type=bounded(type(error).__qualname__, _NAME_MAX),
         text=bounded(_text_of(error), ERROR_TEXT_MAX),
@@ -45,8 +52,11 @@ def _text_of(error: BaseException) -> str:
 
 
 def _frames_of(error: BaseException) -> str:
-    try:
-        frames = traceback.extract_tb(error.__traceback__, limit=-_FRAMES_MAX)
-        return "".join(traceback.format_list(frames))
-    except BaseException as hostile:  # noqa: BLE001 - a broken loader or source file may raise anything
-        return f"(no traceback: {type(hostile).__qualname__})"
+    """The last frames, innermost last. Without the lines' text: reading sources costs more than most jobs."""
+    frames: deque[str] = deque(maxlen=_FRAMES_MAX)
+    trace: TracebackType | None = _traceback_of(error)
+    while trace is not None:
+        code = trace.tb_frame.f_code
+        frames.append(f'File "{code.co_filename}", line {trace.tb_lineno}, in {code.co_qualname}\n')
+        trace: TracebackType | None = _traceback_of(error)
+    return "".join(frames)

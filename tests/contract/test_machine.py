@@ -32,7 +32,7 @@ from ulak.core.store import Act, Change, Filter, Fired, Redrive, Settings, Tasks
 from ulak.errors import ArgumentError
 from ulak.testing import ManualClock
 
-EXAMPLES = int(os.environ.get("ULAK_EXAMPLES", "150"))
+EXAMPLES = int(os.environ.get("ULAK_EXAMPLES", "200"))
 STEPS = 40
 RECENT = 8
 
@@ -61,12 +61,17 @@ class StorageMachine(RuleBasedStateMachine):
     def teardown(self) -> None:
         self.store.close()
 
-    @initialize(jobs=st.lists(w.wishes, min_size=2, max_size=6), limit=st.integers(0, 3))
-    def begin(self, jobs: list[w.Wish], limit: int) -> None:
+    @initialize(
+        jobs=st.lists(w.wishes, min_size=2, max_size=8), capacity=w.capacities, limit=st.integers(0, 3)
+    )
+    def begin(self, jobs: list[w.Wish], capacity: int | None, limit: int) -> None:
         for queue in w.QUEUES:
-            assert self.store.declare(queue, Settings()) == Settings()
-            self.add(queue, jobs[: len(jobs) // 2] if queue == "bulk" else jobs)
-        self.everything_stored_is_as_expected()
+            made = Settings(capacity=capacity if queue == "mail" else None)
+            assert self.store.declare(queue, made) == made
+            self.model.settings[queue]["capacity"] = made.capacity
+        for number, job in enumerate(jobs):
+            self.add("bulk" if number % 3 == 2 else "mail", [job])
+            self.everything_stored_is_as_expected()
         self.claim(w.QUEUES, limit, "w1", 10.0, None)
 
     # Into the store

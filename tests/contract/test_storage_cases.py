@@ -249,14 +249,19 @@ def test_extend_answers_each_lease_and_carries_progress_up(store: Store) -> None
     assert [record(store, i).progress for i in (first.id, second.id)] == ["half", ""]
 
 
-def test_no_setting_of_the_wall_clock_ends_a_lease(store: Store, clock: ManualClock) -> None:
-    put_one(store)
+@pytest.mark.parametrize("year", [2000, 2100])
+def test_no_setting_of_the_wall_clock_ends_or_prolongs_a_lease(
+    store: Store, clock: ManualClock, year: int
+) -> None:
+    put(store, draft(), draft())
     take_one(store)
-    clock.set_calendar(datetime(2100, 1, 1, tzinfo=UTC))
+    clock.set_calendar(datetime(year, 1, 1, tzinfo=UTC))
+    take_one(store)
     assert store.ended([Q], 10) == []
-    clock.set_calendar(datetime(2000, 1, 1, tzinfo=UTC))
-    clock.advance(LEASE_S)
-    assert len(store.ended([Q], 10)) == 1
+    clock.advance(LEASE_S - 0.5)
+    assert store.ended([Q], 10) == []
+    clock.advance(0.5)
+    assert len(store.ended([Q], 10)) == 2
 
 
 def test_the_current_leases_of_a_queue_are_listed_by_id_and_by_worker(store: Store) -> None:

@@ -41,6 +41,7 @@ def test_cancel_ends_a_job_that_waits(store: Store) -> None:
     assert act(store, Cancel(), ready, scheduled, held).done == (held, ready, scheduled)
     assert [state(store, i) for i in (ready, scheduled, held)] == ["cancelled"] * 3
     assert take(store) == []
+    assert (counts(store).cancelled, counts(store).totals.cancelled) == (3, 3)
 
 
 def test_cancel_of_a_running_job_is_a_flag_that_extend_carries_down(store: Store) -> None:

@@ -17,15 +17,18 @@ Script: TypeAlias = Sequence[tuple[Ask, Any] | str]
 
 
 class Stage:
-    """What a flow finds: this process's view of a queue, a signal, lines. All note what is done to them."""
+    """What a flow finds: this process's view of a queue, a signal, lines. All note what is done to them.
 
-    def __init__(self, *, finished: bool = False) -> None:
+    others: how many stand in each line already.
+    """
+
+    def __init__(self, *, finished: bool = False, others: int = 0) -> None:
         self.noted: list[str] = []
         self.finished = finished
         self.rejected = 0
         self.stale = 0
         self.signal = Bell(self)
-        self.lines = {until: FakeLine(self, until) for until in Until}
+        self.lines = {until: FakeLine(self, until, others) for until in Until}
 
     def count_rejected(self) -> None:
         self.rejected += 1
@@ -37,6 +40,11 @@ class Stage:
     def finish(self) -> None:
         """The last producer finishes, while the flow waits."""
         self.finished = True
+
+    def others_leave(self) -> None:
+        """All who stood in a line before the flow step out of it, while the flow waits."""
+        for line in self.lines.values():
+            line.others = 0
 
     def play(self, flow: Flow[Any], script: Script) -> Any:
         """Answer the flow's asks by the script; its result. What it raises comes out."""
@@ -95,23 +103,38 @@ class Bell:
 
 
 class FakeLine:
-    """A line of waiters that only notes; `others` stand in it already."""
+    """A line of waiters that only notes; `others` stand in it before the flow.
 
-    def __init__(self, stage: Stage, until: Until) -> None:
+    Asking whether one is first is noted with its answer, for it may not come before "clear": a wake-up
+    between the two would be forgotten without a look.
+    """
+
+    def __init__(self, stage: Stage, until: Until, others: int) -> None:
         self._stage = stage
         self._name = until.value
-        self.others = 0
+        self._joined = False
+        self.others = others
 
     def __len__(self) -> int:
-        return self.others
+        return self.others + self._joined
 
     def join(self, signal: Signal) -> None:
         assert signal is self._stage.signal
+        assert not self._joined
+        self._joined = True
         self._stage.noted.append(f"join {self._name}")
 
     def leave(self, signal: Signal) -> None:
         assert signal is self._stage.signal
+        assert self._joined
+        self._joined = False
         self._stage.noted.append(f"leave {self._name}")
+
+    def is_first(self, signal: Signal) -> bool:
+        assert signal is self._stage.signal
+        assert self._joined
+        self._stage.noted.append(f"{'not ' if self.others else ''}first in {self._name}")
+        return self.others == 0
 
     def ring(self, wakeups: int) -> None:
         raise AssertionError("a flow rings nobody")

@@ -5,7 +5,7 @@ import re
 from datetime import timedelta
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ulak.durations import format_duration, parse_duration, seconds
@@ -96,7 +96,6 @@ def test_a_duration_on_the_command_line_is_a_number_and_a_unit(text: str, expect
     assert type(got) is float
 
 
-@settings(deadline=None)
 @given(st.integers(0, 10**9))
 def test_milliseconds_are_the_nearest_float(milliseconds: int) -> None:
     assert parse_duration(f"{milliseconds}ms") == float(f"{milliseconds}e-3")
@@ -186,7 +185,6 @@ def test_a_duration_is_shown_as_short_as_its_size_allows(value_s: float, text: s
 UNITS_S = {"d": 86_400.0, "h": 3_600.0, "m": 60.0, "s": 1.0, "ms": 1e-3, "µs": 1e-6}
 
 
-@settings(deadline=None)
 @given(st.floats(1e-6, CENTURY_S))
 def test_what_is_shown_is_near_the_duration_and_never_a_full_unit(value_s: float) -> None:
     text = format_duration(value_s)

@@ -5,7 +5,7 @@ import math
 from fractions import Fraction
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ulak.errors import ArgumentError
@@ -24,7 +24,6 @@ def oracle(seed: int, ordinal: int, attempt: int, rate: float) -> bool:
     return draw_of(seed, ordinal, attempt) < Fraction(rate)
 
 
-@settings(deadline=None)
 @given(ints, ints, ints, st.floats(0, 1))
 def test_whether_an_attempt_fails_is_a_pure_function_of_its_arguments(
     seed: int, ordinal: int, attempt: int, rate: float
@@ -53,7 +52,6 @@ def test_the_failures_of_a_seed_are_the_same_on_every_platform_and_version() -> 
     assert [n for n in range(1, 21) if fails(2**64 + 7, n, 3, 0.3)] == [6, 11, 13, 15, 17, 18, 19]
 
 
-@settings(deadline=None)
 @given(ints, ints, ints)
 def test_rate_0_never_fails_and_rate_1_always(seed: int, ordinal: int, attempt: int) -> None:
     assert fails(seed, ordinal, attempt, 0.0) is False
@@ -68,7 +66,6 @@ def test_a_draw_is_a_whole_number_of_2_to_the_minus_53_and_fails_only_below_the_
         assert fails(11, ordinal, 1, float(draw + Fraction(1, 2**53)))
 
 
-@settings(deadline=None)
 @given(ints, ints, ints, st.floats(0, 1), st.floats(0, 1))
 def test_what_fails_at_a_rate_fails_at_every_higher_one(
     seed: int, ordinal: int, attempt: int, one: float, other: float
@@ -108,7 +105,6 @@ def test_Y4_a_rate_that_is_no_probability_is_refused(rate: float) -> None:
         fails(1, 1, 1, rate)
 
 
-@settings(deadline=None)
 @given(st.integers(-50, 50), st.integers(0, 30), st.integers(1, 4), st.floats(0, 1))
 def test_the_prediction_is_what_running_every_attempt_gives(
     seed: int, jobs: int, max_attempts: int, rate: float

@@ -8,7 +8,7 @@ import pytest
 
 from tests.core.stage import Script, Stage, call
 from ulak.core import flows
-from ulak.core.flows import Flow, Handling, NewSignal, Now, Sleep
+from ulak.core.flows import Call, Flow, Handling, NewSignal, Now, Sleep
 from ulak.core.job import FULL, Draft, Duplicate
 from ulak.core.store import Settings, Signal, Until
 from ulak.errors import Closed, QueueFull, StorageBusy, WouldDeadlock
@@ -16,6 +16,8 @@ from ulak.errors import Closed, QueueFull, StorageBusy, WouldDeadlock
 QUEUE = "mail"
 DRAFTS = [Draft(payload=b"hello", codec="bytes")]
 TIMEOUT_S = 5.0
+FIRST_ADD = call("add", QUEUE, DRAFTS, known_only=False)
+KNOWN_ADD = call("add", QUEUE, DRAFTS, known_only=True)
 ADD = call("add", QUEUE, DRAFTS)
 ROOM = call("line", Until.ROOM, QUEUE)
 QUEUES = call("queues")
@@ -31,12 +33,26 @@ def finds_no_room(stage: Stage) -> Script:
     """An enqueue looks, finds no room, stands in line at time 100, and looks once more."""
     return [
         (ROOM, stage.lines[Until.ROOM]),
-        (ADD, FULL),
+        (FIRST_ADD, FULL),
         (Now(), 100.0),
         (NewSignal(), stage.signal),
         "join room",
         "clear",
+        "first in room",
         (ADD, FULL),
+    ]
+
+
+def is_behind_others(stage: Stage) -> Script:
+    """An enqueue finds others in line, asks for duplicates only, and stands behind them at time 100."""
+    return [
+        (ROOM, stage.lines[Until.ROOM]),
+        (KNOWN_ADD, FULL),
+        (Now(), 100.0),
+        (NewSignal(), stage.signal),
+        "join room",
+        "clear",
+        "not first in room",
     ]
 
 
@@ -45,13 +61,13 @@ def finds_no_room(stage: Stage) -> Script:
 def test_enqueue_with_room_neither_joins_nor_waits(handler: Handling, timeout_s: float | None) -> None:
     stage = Stage()
     flow = enqueue(stage, timeout_s=timeout_s, handler=handler)
-    assert stage.play(flow, [(ROOM, stage.lines[Until.ROOM]), (ADD, [7])]) == [7]
+    assert stage.play(flow, [(ROOM, stage.lines[Until.ROOM]), (FIRST_ADD, [7])]) == [7]
     assert stage.rejected == 0
 
 
 def test_enqueue_of_a_duplicate_is_answered_though_nothing_is_stored() -> None:
     stage = Stage()
-    assert stage.play(enqueue(stage), [(ROOM, stage.lines[Until.ROOM]), (ADD, [Duplicate(3)])]) == [3]
+    assert stage.play(enqueue(stage), [(ROOM, stage.lines[Until.ROOM]), (FIRST_ADD, [Duplicate(3)])]) == [3]
 
 
 def test_enqueue_that_finds_no_room_joins_the_line_then_looks_again_then_sleeps() -> None:
@@ -61,10 +77,12 @@ def test_enqueue_that_finds_no_room_joins_the_line_then_looks_again_then_sleeps(
         (Now(), 100.5),
         (Sleep(stage.signal, 4.5), None),
         "clear",
+        "first in room",
         (ADD, FULL),
         (Now(), 103.0),
         (Sleep(stage.signal, 2.0), None),
         "clear",
+        "first in room",
         (ADD, [7]),
         "leave room",
     ]
@@ -84,29 +102,11 @@ def test_enqueue_without_a_limit_asks_for_no_time_and_sleeps_without_one() -> No
         *finds_no_room(stage),
         (Sleep(stage.signal, None), None),
         "clear",
+        "first in room",
         (ADD, [7]),
         "leave room",
     ]
     assert stage.play(enqueue(stage, timeout_s=None), script) == [7]
-
-
-def test_enqueue_behind_others_joins_before_it_looks() -> None:
-    stage = Stage()
-    stage.lines[Until.ROOM].others = 2
-    script: Script = [
-        (ROOM, stage.lines[Until.ROOM]),
-        (Now(), 100.0),
-        (NewSignal(), stage.signal),
-        "join room",
-        "clear",
-        (ADD, FULL),
-        (Now(), 100.0),
-        (Sleep(stage.signal, 5.0), None),
-        "clear",
-        (ADD, [7]),
-        "leave room",
-    ]
-    assert stage.play(enqueue(stage), script) == [7]
 
 
 @pytest.mark.parametrize(
@@ -130,6 +130,7 @@ def test_enqueue_gives_up_after_a_last_look_when_time_is_over(
         (Now(), 100.0),
         (Sleep(stage.signal, 5.0), None),
         "clear",
+        "first in room",
         (ADD, FULL),
         (Now(), 105.0),
         "leave room",
@@ -149,6 +150,7 @@ def test_room_that_comes_with_the_end_of_time_is_still_taken() -> None:
         (Now(), 104.0),
         (Sleep(stage.signal, 1.0), None),
         "clear",
+        "first in room",
         (ADD, [7]),
         "leave room",
     ]
@@ -181,7 +183,7 @@ def test_enqueue_after_every_producer_has_finished_is_closed_and_asks_nothing(ha
 def test_a_handlers_enqueue_into_its_own_queue_is_not_refused_by_a_drain() -> None:
     stage = Stage(finished=True)
     flow = enqueue(stage, handler=Handling.THIS_QUEUE)
-    assert stage.play(flow, [(ROOM, stage.lines[Until.ROOM]), (ADD, [7])]) == [7]
+    assert stage.play(flow, [(ROOM, stage.lines[Until.ROOM]), (FIRST_ADD, [7])]) == [7]
 
 
 def test_a_handler_that_waits_for_room_in_its_own_queue_is_not_refused_by_a_drain() -> None:
@@ -191,6 +193,7 @@ def test_a_handler_that_waits_for_room_in_its_own_queue_is_not_refused_by_a_drai
         (Now(), 100.0),
         (Sleep(stage.signal, 5.0), stage.finish),
         "clear",
+        "first in room",
         (ADD, [7]),
         "leave room",
     ]
@@ -221,7 +224,7 @@ def test_enqueue_that_closes_while_it_joins_stores_nothing() -> None:
 
     script: Script = [
         (ROOM, stage.lines[Until.ROOM]),
-        (ADD, FULL),
+        (FIRST_ADD, FULL),
         (Now(), 100.0),
         (NewSignal(), last_producer_finishes),
         "join room",
@@ -232,13 +235,31 @@ def test_enqueue_that_closes_while_it_joins_stores_nothing() -> None:
         stage.play(enqueue(stage), script)
 
 
-@pytest.mark.parametrize("handler", [Handling.THIS_QUEUE, Handling.OTHER_QUEUE])
-def test_a_handler_without_a_limit_raises_instead_of_waiting(handler: Handling) -> None:
-    stage = Stage()
+HANDLERS = [Handling.THIS_QUEUE, Handling.OTHER_QUEUE]
+
+
+@pytest.mark.parametrize("others", [0, 2])
+@pytest.mark.parametrize("handler", HANDLERS)
+def test_a_handler_without_a_limit_looks_then_raises_instead_of_waiting(
+    handler: Handling, others: int
+) -> None:
+    stage = Stage(others=others)
+    script: Script = [(ROOM, stage.lines[Until.ROOM]), (FIRST_ADD, FULL), "count rejected"]
     with pytest.raises(WouldDeadlock, match="queue 'mail' is full, and a handler must not wait"):
-        stage.play(
-            enqueue(stage, timeout_s=None, handler=handler), [(ROOM, stage.lines[Until.ROOM]), (ADD, FULL)]
-        )
+        stage.play(enqueue(stage, timeout_s=None, handler=handler), script)
+    assert stage.rejected == 1
+
+
+@pytest.mark.parametrize("answer", [[Duplicate(3)], [7]], ids=["duplicate", "there is room"])
+@pytest.mark.parametrize("handler", HANDLERS)
+def test_a_handler_without_a_limit_is_served_at_once_also_when_others_wait(
+    handler: Handling, answer: list[int]
+) -> None:
+    # It cannot stand in line, so its only look is a full one.
+    stage = Stage(others=2)
+    flow = enqueue(stage, timeout_s=None, handler=handler)
+    assert stage.play(flow, [(ROOM, stage.lines[Until.ROOM]), (FIRST_ADD, answer)]) == answer
+    assert stage.rejected == 0
 
 
 def test_a_handler_with_a_limit_waits_like_anybody() -> None:
@@ -248,6 +269,7 @@ def test_a_handler_with_a_limit_waits_like_anybody() -> None:
         (Now(), 100.0),
         (Sleep(stage.signal, 5.0), None),
         "clear",
+        "first in room",
         (ADD, [7]),
         "leave room",
     ]
@@ -255,9 +277,9 @@ def test_a_handler_with_a_limit_waits_like_anybody() -> None:
 
 
 @pytest.mark.parametrize("error", [StorageBusy("held"), KeyboardInterrupt(), GeneratorExit()], ids=repr)
-@pytest.mark.parametrize("where", ["add", "now", "sleep", "add again"])
+@pytest.mark.parametrize("where", ["add", "now", "sleep", "add again", "now behind", "sleep behind"])
 def test_whatever_ends_a_waiting_enqueue_takes_it_out_of_the_line(where: str, error: BaseException) -> None:
-    stage = Stage()
+    stage = Stage(others=2 if "behind" in where else 0)
     waits: dict[str, Script] = {
         "add": [*finds_no_room(stage)[:-1], (ADD, error)],
         "now": [*finds_no_room(stage), (Now(), error)],
@@ -267,18 +289,23 @@ def test_whatever_ends_a_waiting_enqueue_takes_it_out_of_the_line(where: str, er
             (Now(), 100.0),
             (Sleep(stage.signal, 5.0), None),
             "clear",
+            "first in room",
             (ADD, error),
         ],
+        "now behind": [*is_behind_others(stage), (Now(), error)],
+        "sleep behind": [*is_behind_others(stage), (Now(), 100.0), (Sleep(stage.signal, 5.0), error)],
     }
     with pytest.raises(type(error)):
         stage.play(enqueue(stage), [*waits[where], "leave room"])
     assert stage.rejected == 0
 
 
-def test_an_error_before_the_line_leaves_nothing_behind() -> None:
-    stage = Stage()
+@pytest.mark.parametrize(("others", "look"), [(0, FIRST_ADD), (2, KNOWN_ADD)])
+def test_an_error_before_the_line_leaves_nothing_behind(others: int, look: Call) -> None:
+    stage = Stage(others=others)
     with pytest.raises(StorageBusy):
-        stage.play(enqueue(stage), [(ROOM, stage.lines[Until.ROOM]), (ADD, StorageBusy("held"))])
+        stage.play(enqueue(stage), [(ROOM, stage.lines[Until.ROOM]), (look, StorageBusy("held"))])
+    assert stage.rejected == 0
 
 
 def test_dropping_a_waiting_enqueue_takes_it_out_of_the_line() -> None:
@@ -289,31 +316,155 @@ def test_dropping_a_waiting_enqueue_takes_it_out_of_the_line() -> None:
         last = flow.send(answer)
     assert last == Sleep(stage.signal, None)
     flow.close()
-    assert stage.noted == ["join room", "clear", "leave room"]
+    assert stage.noted == ["join room", "clear", "first in room", "leave room"]
 
 
-@pytest.mark.xfail(raises=AssertionError, reason="whoever joins the line looks at once, also behind others")
-def test_a_newcomer_does_not_take_the_room_of_those_who_stand_in_line() -> None:
-    # Room has been made and the first in line has been woken, but has not looked yet.
-    stage = Stage()
-    stage.lines[Until.ROOM].others = 1
-    flow = enqueue(stage)
-    assert next(flow) == ROOM
-    asked = flow.send(stage.lines[Until.ROOM])
-    while not isinstance(asked, Sleep):
-        assert asked != ADD
-        asked = flow.send(stage.signal if isinstance(asked, NewSignal) else 100.0)
+# Behind others
 
 
-@pytest.mark.xfail(
-    raises=AssertionError, reason="WouldDeadlock is raised without a look when others wait for room"
+@pytest.mark.parametrize(
+    ("timeout_s", "handler"),
+    [
+        (timeout_s, handler)
+        for timeout_s in (None, 0.0, 5.0)
+        for handler in Handling
+        if handler is Handling.NOTHING or timeout_s is not None
+    ],
 )
-@pytest.mark.parametrize("answer", [[Duplicate(3)], [7]], ids=["duplicate", "there is room"])
-def test_a_handler_behind_others_is_refused_only_if_it_would_have_to_wait(answer: list[int]) -> None:
-    stage = Stage()
-    stage.lines[Until.ROOM].others = 1
-    flow = enqueue(stage, timeout_s=None, handler=Handling.THIS_QUEUE)
-    assert stage.play(flow, [(ROOM, stage.lines[Until.ROOM]), (ADD, answer)]) == answer
+def test_a_duplicate_is_answered_at_once_although_others_wait(
+    timeout_s: float | None, handler: Handling
+) -> None:
+    stage = Stage(others=2)
+    flow = enqueue(stage, timeout_s=timeout_s, handler=handler)
+    answer = [Duplicate(3)]
+    assert stage.play(flow, [(ROOM, stage.lines[Until.ROOM]), (KNOWN_ADD, answer)]) == answer
+    assert stage.rejected == 0
+
+
+@pytest.mark.parametrize("handler", Handling)
+def test_a_newcomer_sleeps_without_a_look_until_those_before_it_have_left(handler: Handling) -> None:
+    # Room may have been made already, for one who has been woken but has not looked yet.
+    stage = Stage(others=2)
+    script: Script = [
+        *is_behind_others(stage),
+        (Now(), 100.5),
+        (Sleep(stage.signal, 4.5), None),
+        "clear",
+        "not first in room",
+        (Now(), 102.0),
+        (Sleep(stage.signal, 3.0), stage.others_leave),
+        "clear",
+        "first in room",
+        (ADD, FULL),
+        (Now(), 103.0),
+        (Sleep(stage.signal, 2.0), None),
+        "clear",
+        "first in room",
+        (ADD, [7]),
+        "leave room",
+    ]
+    assert stage.play(enqueue(stage, handler=handler), script) == [7]
+    assert stage.rejected == 0
+
+
+def test_a_newcomer_without_a_limit_asks_for_no_time_and_sleeps_without_one() -> None:
+    stage = Stage(others=2)
+    script: Script = [
+        *is_behind_others(stage),
+        (Sleep(stage.signal, None), None),
+        "clear",
+        "not first in room",
+        (Sleep(stage.signal, None), stage.others_leave),
+        "clear",
+        "first in room",
+        (ADD, [7]),
+        "leave room",
+    ]
+    assert stage.play(enqueue(stage, timeout_s=None), script) == [7]
+
+
+def test_a_newcomer_who_is_first_by_the_time_it_joins_looks_without_a_sleep() -> None:
+    stage = Stage(others=2)
+
+    def those_before_leave() -> Signal:
+        stage.others_leave()
+        return stage.signal
+
+    script: Script = [
+        (ROOM, stage.lines[Until.ROOM]),
+        (KNOWN_ADD, FULL),
+        (Now(), 100.0),
+        (NewSignal(), those_before_leave),
+        "join room",
+        "clear",
+        "first in room",
+        (ADD, [7]),
+        "leave room",
+    ]
+    assert stage.play(enqueue(stage), script) == [7]
+
+
+def test_who_becomes_first_at_the_end_of_its_time_still_looks() -> None:
+    stage = Stage(others=1)
+    script: Script = [
+        *is_behind_others(stage),
+        (Now(), 104.0),
+        (Sleep(stage.signal, 1.0), stage.others_leave),
+        "clear",
+        "first in room",
+        (ADD, [7]),
+        "leave room",
+    ]
+    assert stage.play(enqueue(stage), script) == [7]
+
+
+@pytest.mark.parametrize("handler", Handling)
+def test_who_is_still_behind_others_when_time_is_over_gives_up_without_a_look(handler: Handling) -> None:
+    stage = Stage(others=1)
+    script: Script = [
+        *is_behind_others(stage),
+        (Now(), 104.0),
+        (Sleep(stage.signal, 1.0), None),
+        "clear",
+        "not first in room",
+        (Now(), 105.0),
+        "leave room",
+        "count rejected",
+        (QUEUES, {QUEUE: Settings(capacity=1)}),
+    ]
+    with pytest.raises(QueueFull, match="stayed at its capacity of 1 open jobs for 5 s; nothing was stored"):
+        stage.play(enqueue(stage, handler=handler), script)
+    assert stage.rejected == 1
+
+
+@pytest.mark.parametrize("handler", Handling)
+def test_a_newcomer_with_a_timeout_of_zero_neither_looks_nor_sleeps(handler: Handling) -> None:
+    stage = Stage(others=1)
+    script: Script = [
+        *is_behind_others(stage),
+        (Now(), 100.0),
+        "leave room",
+        "count rejected",
+        (QUEUES, {QUEUE: Settings(capacity=1)}),
+    ]
+    with pytest.raises(QueueFull, match="stayed at its capacity of 1 open jobs; nothing was stored"):
+        stage.play(enqueue(stage, timeout_s=0.0, handler=handler), script)
+    assert stage.rejected == 1
+
+
+@pytest.mark.parametrize("handler", [Handling.NOTHING, Handling.OTHER_QUEUE])
+def test_who_still_stands_behind_others_is_woken_with_closed(handler: Handling) -> None:
+    stage = Stage(others=1)
+    script: Script = [
+        *is_behind_others(stage),
+        (Now(), 100.0),
+        (Sleep(stage.signal, 5.0), stage.finish),
+        "clear",
+        "leave room",
+    ]
+    with pytest.raises(Closed):
+        stage.play(enqueue(stage, handler=handler), script)
+    assert stage.rejected == 0
 
 
 # Try to enqueue

@@ -4,7 +4,7 @@ import math
 from fractions import Fraction
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ulak.errors import ArgumentError
@@ -31,7 +31,6 @@ def nearest_rank(values_s: list[float], p: float) -> float:
     return sorted(values_s)[max(position, 1) - 1]
 
 
-@settings(deadline=None)
 @given(st.lists(durations_s, min_size=1), percents)
 def test_a_percentile_is_within_two_percent_of_the_sorted_list(values_s: list[float], p: float) -> None:
     expected = nearest_rank(values_s, p)
@@ -46,7 +45,6 @@ def test_a_percentile_is_within_two_percent_over_the_whole_range(exponent: int) 
         assert filled([0.0, value_s, 1e9]).percentile(50) == pytest.approx(value_s, rel=0.01)
 
 
-@settings(deadline=None)
 @given(st.lists(any_durations_s, min_size=1), percents)
 def test_a_percentile_is_never_outside_the_recorded_range(values_s: list[float], p: float) -> None:
     histogram = filled(values_s)
@@ -54,7 +52,6 @@ def test_a_percentile_is_never_outside_the_recorded_range(values_s: list[float],
     assert min(values_s) <= histogram.mean_s <= max(values_s)
 
 
-@settings(deadline=None)
 @given(st.lists(any_durations_s, min_size=1))
 def test_percentiles_never_fall_as_p_grows_and_end_exactly(values_s: list[float]) -> None:
     answers = percentiles(filled(values_s))
@@ -62,7 +59,6 @@ def test_percentiles_never_fall_as_p_grows_and_end_exactly(values_s: list[float]
     assert (answers[0], answers[-1]) == (min(values_s), max(values_s))
 
 
-@settings(deadline=None)
 @given(st.lists(durations_s, min_size=1))
 def test_count_minimum_maximum_and_mean_are_exact(values_s: list[float]) -> None:
     histogram = filled(values_s)
@@ -77,7 +73,6 @@ def test_an_empty_histogram_answers_zero() -> None:
     assert [empty.percentile(p) for p in (0, 50, 100)] == [0.0, 0.0, 0.0]
 
 
-@settings(deadline=None)
 @given(st.lists(any_durations_s), st.lists(any_durations_s))
 def test_merging_equals_recording_everything_in_one(left: list[float], right: list[float]) -> None:
     merged, other, whole = filled(left), filled(right), filled(left + right)

@@ -1,5 +1,7 @@
 """examples/fetch_http.py: each path comes to one end, whatever the server does."""
 
+from __future__ import annotations
+
 import asyncio
 import importlib.util
 import os
@@ -7,8 +9,10 @@ import random
 import subprocess
 import sys
 from datetime import UTC, datetime, timedelta
+from email.message import Message
 from email.utils import format_datetime
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
@@ -18,7 +22,7 @@ EXAMPLE = Path(__file__).parents[2] / "examples" / "fetch_http.py"
 MAX_ATTEMPTS = 4
 
 
-def start(*arguments):
+def start(*arguments: str) -> subprocess.Popen[str]:
     command = [sys.executable, EXAMPLE, *arguments]
     environment = os.environ | {"PYTHONPATH": str(Path(ulak.__file__).parents[1])}
     pipe = subprocess.PIPE
@@ -26,14 +30,16 @@ def start(*arguments):
 
 
 @pytest.fixture(scope="module")
-def example():
+def example() -> ModuleType:
     spec = importlib.util.spec_from_file_location("fetch_http", EXAMPLE)
+    assert spec is not None
+    assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
 
 
-def foretold(paths, seed, fail_rate):
+def foretold(paths: int, seed: int, fail_rate: float) -> str:
     """The summary that the server's draws alone make necessary."""
     fetched = retried = given_up = 0
     for number in range(paths):
@@ -47,8 +53,8 @@ def foretold(paths, seed, fail_rate):
     return f"{fetched} fetched, {retried} retried, {given_up} given up"
 
 
-def test_every_path_is_fetched_or_given_up_as_the_seed_says():
-    """Several seeds and rates at once, from a server that never fails to one that always does."""
+def test_every_path_is_fetched_or_given_up_as_the_seed_says() -> None:
+    # Several seeds and rates at once, from a server that never fails to one that always does.
     runs = [(60, seed, rate) for seed, rate in [(1, 0.3), (2, 0.3), (3, 0.7)]] + [
         (9, 4, 1.0),
         (9, 5, 0.0),
@@ -62,7 +68,7 @@ def test_every_path_is_fetched_or_given_up_as_the_seed_says():
         output, errors = process.communicate(timeout=60)
         *given_up, summary = output.splitlines()
 
-        assert (0, "", foretold(*arguments)) == (process.returncode, errors, summary)
+        assert (process.returncode, errors, summary) == (0, "", foretold(*arguments))
         assert len(given_up) == int(summary.split()[-3])
         assert all(
             line.startswith("given up: /page/") and line.count("HTTP 50") == MAX_ATTEMPTS for line in given_up
@@ -78,22 +84,24 @@ def test_every_path_is_fetched_or_given_up_as_the_seed_says():
     ]
     + [("Fri, 31 Dec 1999 23:59:59 GMT", 0.0), ("Fri, 31 Dec 9999 23:59:59 GMT", 60.0)],
 )
-def test_retry_after_is_seconds_or_a_date_within_limits(example, header, expected):
-    """What a server may send, and what it should not."""
-    assert expected == example.retry_after_s(header)
+def test_retry_after_is_seconds_or_a_date_within_limits(
+    example: ModuleType, header: str, expected: float | None
+) -> None:
+    # What a server may send, and what it should not.
+    assert example.retry_after_s(header) == expected
 
 
-def test_retry_after_as_a_date_is_the_time_until_then(example):
-    """A date has whole seconds, so up to one is lost."""
+def test_retry_after_as_a_date_is_the_time_until_then(example: ModuleType) -> None:
+    # A date has whole seconds, so up to one is lost.
     soon = datetime.now(UTC) + timedelta(seconds=30)
 
     assert 28 < example.retry_after_s(format_datetime(soon, usegmt=True)) <= 30
 
 
-async def answer_of(example, answer):
+async def answer_of(example: ModuleType, answer: bytes) -> tuple[int, Message, bytes]:
     """What `get` makes of these bytes from a server that then closes the connection."""
 
-    async def serve(reader, writer):
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
         writer.write(answer)
         writer.close()
@@ -102,13 +110,13 @@ async def answer_of(example, answer):
         return await example.get(server.sockets[0].getsockname()[1], "/a b\r\nX: y")
 
 
-def test_an_answer_is_read_to_its_length_and_no_further(example):
-    """More bytes come than the length says."""
+def test_an_answer_is_read_to_its_length_and_no_further(example: ModuleType) -> None:
+    # More bytes come than the length says.
     answer = b"HTTP/1.1 503 Busy\r\nretry-after: 5\r\nContent-Length: 2\r\n\r\nok and more"
 
     status, headers, body = asyncio.run(answer_of(example, answer))
 
-    assert (503, "5", b"ok") == (status, headers["Retry-After"], body)
+    assert (status, headers["Retry-After"], body) == (503, "5", b"ok")
 
 
 @pytest.mark.parametrize(
@@ -125,7 +133,7 @@ def test_an_answer_is_read_to_its_length_and_no_further(example):
         b"HTTP/1.1 200 OK\r\nX: " + b"y" * 20_000 + b"\r\nContent-Length: 0\r\n\r\n",
     ],
 )
-def test_an_answer_that_is_cut_or_too_long_or_not_http_raises(example, answer):
-    """So the job's attempt fails, and is tried again."""
+def test_an_answer_that_is_cut_or_too_long_or_not_http_raises(example: ModuleType, answer: bytes) -> None:
+    # So the attempt fails, and is made again.
     with pytest.raises((ValueError, EOFError, asyncio.LimitOverrunError)):
         asyncio.run(answer_of(example, answer))

@@ -256,17 +256,23 @@ def test_waiters_for_work_are_woken_when_somebody_elses_lease_ends(
     assert lease.redelivered
 
 
-def test_waiters_for_work_all_leave_when_nothing_can_come_any_more(
-    queue: Queue, watched: WatchedClock
-) -> None:
-    producer = queue.producer()
-    queue.enqueue("the last")
+def test_waiters_for_work_all_leave_with_the_end_of_the_last_job(queue: Queue, watched: WatchedClock) -> None:
+    with queue.producer():
+        queue.enqueue("the last")
     lease = next_one(queue)
     waiting = [Running(partial(queue.deliver, None)) for _ in range(WAITERS)]
     watched.until_asleep(WAITERS)
-    producer.finish()
-    assert not any(one.is_over for one in waiting)
     queue.ack(lease)
+    assert [one.result() for one in waiting] == [None] * WAITERS
+
+
+def test_waiters_for_work_all_leave_when_the_last_producer_finishes_an_empty_queue(
+    queue: Queue, watched: WatchedClock
+) -> None:
+    producer = queue.producer()
+    waiting = [Running(partial(queue.deliver, None)) for _ in range(WAITERS)]
+    watched.until_asleep(WAITERS)
+    producer.finish()
     assert [one.result() for one in waiting] == [None] * WAITERS
 
 

@@ -69,11 +69,15 @@ def test_a_pool_runs_once(make):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_all_threads_of_a_pool_end_with_it(timed, kind):
+@pytest.mark.parametrize("workers", ["work until the end", "have left before"])
+def test_all_threads_of_a_pool_end_with_it(timed, kind, workers):
     """On a clock that stands still: no thread ends merely because it looks again after a while."""
     q = timed()
     with q.workers(of_kind(kind, lambda _: None), count=3) as pool:
         q.enqueue_many(range(5))
+        if workers == "have left before":
+            q.mark_producer_finished()
+            eventually(lambda: pool.size == 0)
         assert pool.drain(timeout=WAIT_S).drained
         assert pool.size == 0
     eventually(lambda: not threads_of(q), within_s=5.0)

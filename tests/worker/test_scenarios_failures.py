@@ -29,7 +29,7 @@ from tests.worker.test_scenarios_tools import (
     refuse,
     workers_of,
 )
-from ulak import Backoff, Reject, StorageUnavailable, Terminal
+from ulak import Backoff, Reject, Terminal
 
 queue_url, make, clock, timed = tools.queue_url, tools.make, tools.clock, tools.timed
 no_thread_is_left = tools.no_thread_is_left
@@ -91,7 +91,7 @@ class Struck(BaseException):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("error", [SystemExit(3), KeyboardInterrupt(), Struck(), StorageUnavailable("away")])
+@pytest.mark.parametrize("error", [SystemExit(3), KeyboardInterrupt(), Struck()])
 def test_F5_a_worker_that_dies_outside_its_handler_is_replaced_and_its_job_fails(timed, clock, kind, error):
     q, ran = timed(visibility_timeout=3600), []
     # It strikes after the handler has returned, and before its verdict is stored.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import ctypes
 import threading
 import time
@@ -236,4 +237,10 @@ def timed(make: Callable[..., Queue], clock: ManualClock) -> Iterator[Callable[.
 def no_thread_is_left() -> Iterator[None]:
     """All threads that pools started in a module have ended soon after its last test."""
     yield
-    eventually(lambda: not [thread for thread in threading.enumerate() if thread.name.startswith("ulak-")])
+
+    def left() -> list[str]:
+        return [thread.name for thread in threading.enumerate() if thread.name.startswith("ulak-")]
+
+    with contextlib.suppress(AssertionError):
+        eventually(lambda: not left(), within_s=10.0)
+    assert left() == []

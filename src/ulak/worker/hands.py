@@ -72,35 +72,22 @@ class LoopHands:
         self._crew = crew
         self._handler = handler
         self._tasks: dict[int, asyncio.Task[None]] = {}
-        self._runner: asyncio.Runner | None = None
-        if loop is None:
-            self._runner = asyncio.Runner()
-            loop = self._runner.get_loop()
-        self._loop = loop
+        self._owns_loop = loop is None
+        self._loop = loop or asyncio.new_event_loop()
         self._all_left = asyncio.Event()
 
     def open(self) -> None:
         """Start the loop's own thread, if it has one."""
-        if self._runner is not None:
-            name = f"ulak-{self._crew.queue}-loop"
-            threading.Thread(target=self._main, args=(self._runner,), name=name, daemon=True).start()
+        if self._owns_loop:
+            threading.Thread(target=self._main, name=f"ulak-{self._crew.queue}-loop", daemon=True).start()
 
-    def _main(self, runner: asyncio.Runner) -> None:
+    def _main(self) -> None:
         # Leaving the runner cancels what handlers left running on the loop, and closes it.
-        with runner:
-            self._run_through(runner.get_loop(), runner.get_loop().create_task(self._serve()))
+        with asyncio.Runner(loop_factory=lambda: self._loop) as runner:
+            _run_through(runner.get_loop(), self._loop.create_task(self._serve()))
 
     async def _serve(self) -> None:
         await self._all_left.wait()
-
-    @staticmethod
-    def _run_through(loop: asyncio.AbstractEventLoop, task: asyncio.Task[None]) -> None:
-        """Run the loop until the task is done; asyncio ends a loop when a task of it raises SystemExit."""
-        while not task.done():
-            try:
-                loop.run_until_complete(task)
-            except (SystemExit, KeyboardInterrupt):
-                _log.warning("a task on a pool's event loop asked the program to exit; the loop goes on")
 
     def start(self, seat: Seat) -> None:
         """Start a task for this seat."""
@@ -126,6 +113,10 @@ class LoopHands:
         if seat.asked_to_end and self._crew.taking:
             return
         self._crew.seat_left(seat)
+        self._let_loop_go()
+
+    def _let_loop_go(self) -> None:
+        """End the loop's own thread, once nobody will work there again."""
         if self._crew.size == 0 and not self._crew.taking:
             self._all_left.set()
 
@@ -153,6 +144,16 @@ class LoopHands:
     def _cancel_all(self) -> None:
         for task in self._tasks.values():
             task.cancel()
+        self._let_loop_go()
+
+
+def _run_through(loop: asyncio.AbstractEventLoop, task: asyncio.Task[None]) -> None:
+    """Run the loop until the task is done; asyncio leaves a loop when a task of it raises SystemExit."""
+    while not task.done():
+        try:
+            loop.run_until_complete(task)
+        except (SystemExit, KeyboardInterrupt):
+            _log.warning("a task on a pool's event loop asked the program to exit; the loop goes on")
 
 
 AnyHands = ThreadHands | LoopHands

@@ -22,8 +22,16 @@ class Keeper:
 
     def __init__(self, crew: Crew, replace_lost: Callable[[], Flow[None]]) -> None:
         self._crew = crew
-        self._replace_lost = replace_lost
+        self._duties = (
+            self._renew,
+            self._reclaim,
+            self._promote,
+            replace_lost,
+            self._prune,
+            self._look_ahead,
+        )
         self._renew_at = 0.0
+        self._horizon_s: float | None = None
 
     def keep(self) -> Flow[None]:
         """Do each duty when it is due, until the crew has stopped.
@@ -38,10 +46,13 @@ class Keeper:
         try:
             while not crew.stopped:
                 signal.clear()
-                for duty in (self._renew, self._reclaim, self._promote, self._replace_lost, self._prune):
-                    yield from _guard(duty)
-                horizon_s = yield from ask(Store.horizon, [crew.queue])
+                self._horizon_s = None
+                went_well = True
+                for duty in self._duties:
+                    went_well &= yield from _guard(duty)
                 renew_s = self._renew_at - (yield from flows.now())
+                # What failed is not tried again at once, also where a lease that has ended says "now".
+                horizon_s = self._horizon_s if went_well else None
                 if not crew.stopped:
                     yield from flows.sleep(signal, max(0.0, least(horizon_s, renew_s, LOOK_AGAIN_S) or 0.0))
         finally:
@@ -80,9 +91,15 @@ class Keeper:
         )
         yield from ask(Store.prune, limit=PRUNE_MAX)
 
+    def _look_ahead(self) -> Flow[None]:
+        self._horizon_s = yield from ask(Store.horizon, [self._crew.queue])
 
-def _guard(duty: Callable[[], Flow[None]]) -> Flow[None]:
+
+def _guard(duty: Callable[[], Flow[None]]) -> Flow[bool]:
+    """Do a duty; whether it went well."""
     try:
         yield from duty()
     except Exception:  # noqa: BLE001 - a store may fail in its own way, and the other duties must go on
         _log.exception("a duty of the worker pool failed; it is tried again")
+        return False
+    return True

@@ -72,7 +72,14 @@ class BasePool:
             self._hands = LoopHands(self._edge, self._crew, self._handler, loop)
         else:
             self._hands = ThreadHands(self._edge, self._crew, self._handler)
-        hands = self._hands
+        try:
+            self._start_all(self._hands)
+        except BaseException:
+            # Also when the system gives no more threads: what was started must not go on alone.
+            yield from self._crew.shutdown(0.0, self._hands)
+            raise
+
+    def _start_all(self, hands: AnyHands) -> None:
         hands.open()
         for seat in self._crew.seats:
             hands.start(seat)
@@ -104,7 +111,7 @@ class BasePool:
 
     def _leave(self, error: BaseException | None) -> Flow[Report]:
         """Drain if the producers have finished, else shut down; shut down after an exception."""
-        if error is None and self._crew.local.finished:
+        if error is None and self._crew.local.finished and self._crew.taking:
             return (yield from self._drain(None))
         return (yield from self._shutdown(None))
 

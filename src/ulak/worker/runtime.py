@@ -12,6 +12,7 @@ from ulak.core import flows, rules
 from ulak.core.flows import LOOK_AGAIN_S, Do, Flow, ask, least
 from ulak.core.job import Cause, Dead, Hold, Lease, Outcome, Retry, Totals, Verdict
 from ulak.core.store import Line, Settled, Settlement, Signal, Store, Tasks, Until
+from ulak.errors import StorageBusy, StorageFull, StorageUnavailable
 from ulak.local import LocalQueue
 from ulak.storage.line import WaitLine
 from ulak.worker.execute import Ending, Failed
@@ -137,15 +138,25 @@ class Crew:
             while True:
                 signal.clear()
                 taking = self.taking and not seat.asked_to_end
-                settled, leases = yield from ask(
-                    Store.turn,
-                    settlements,
-                    [self.queue],
-                    int(taking),
-                    worker=self.worker,
-                    lease_s=self.lease_s,
-                    tasks=NO_TASK,
-                )
+                try:
+                    settled, leases = yield from ask(
+                        Store.turn,
+                        settlements,
+                        [self.queue],
+                        int(taking),
+                        worker=self.worker,
+                        lease_s=self.lease_s,
+                        tasks=NO_TASK,
+                    )
+                except (StorageUnavailable, StorageBusy, StorageFull) as error:
+                    # Settling the same leases again is safe, so nothing is lost but time.
+                    _log.warning(
+                        "worker %d of queue %s waits for its store: %s", seat.number, self.queue, error
+                    )
+                    if self.stopped:
+                        return
+                    yield from flows.sleep(signal, LOOK_AGAIN_S)
+                    continue
                 self._note(settlements, settled)
                 seat.lease = seat.context = None
                 settlements = []
@@ -217,6 +228,8 @@ class Crew:
         try:
             while True:
                 signal.clear()
+                if not self.taking:
+                    break
                 # In this order: whatever the last producer enqueued is counted.
                 if not self.local.awaited and (yield from flows.is_drained([self.queue])):
                     break
@@ -240,12 +253,14 @@ class Crew:
             while True:
                 signal.clear()
                 left_s = start + grace_s - (yield from flows.now())
-                if self.size == 0 or left_s <= 0:
+                # Stopped: another call has ended the pool meanwhile, or long ago.
+                if self.size == 0 or left_s <= 0 or self.stopped:
                     break
                 yield from flows.sleep(signal, left_s)
         finally:
             self.gone.leave(signal)
         self.stopped = True
+        self.gone.ring(len(self.gone))
         self.local.wake_all()
         released = yield from flows.release_all(self.queue, self.worker, Cause.SHUTDOWN)
         for seat in self.seats:

@@ -1,0 +1,17 @@
+"""What holds for every suite: how Hypothesis draws its examples.
+
+Where CI is set every run draws the same ones, so that a change is judged by what it changes, and a failure
+prints what repeats it elsewhere. Anywhere else each run draws new ones.
+"""
+
+from __future__ import annotations
+
+import os
+
+from hypothesis import settings
+
+IS_CI = os.environ.get("CI", "") not in {"", "0", "false"}
+
+# No deadline: how long one example takes says more about the machine than about the code.
+settings.register_profile("ulak", deadline=None, derandomize=IS_CI, print_blob=IS_CI)
+settings.load_profile("ulak")
