@@ -58,5 +58,5 @@ def _frames_of(error: BaseException) -> str:
     while trace is not None:
         code = trace.tb_frame.f_code
         frames.append(f'File "{code.co_filename}", line {trace.tb_lineno}, in {code.co_qualname}\n')
-        trace: TracebackType | None = _traceback_of(error)
+        trace = trace.tb_next
     return "".join(frames)
