@@ -176,11 +176,11 @@ class AsyncQueue(Handle):
 
     def producer(self) -> Producer:
         """As `Queue.producer`: `async with q.producer(): ...`."""
-        return Producer(self._local)
+        return Producer(self._local.local)
 
     def mark_producer_finished(self) -> None:
         """As `Queue.mark_producer_finished`."""
-        self._local.finish(registered=False)
+        self._local.local.finish(registered=False)
 
     def workers(
         self,
@@ -193,7 +193,7 @@ class AsyncQueue(Handle):
         """As `Queue.workers`; `async def` handlers run on the caller's loop."""
         return AsyncPool(
             self._edge,
-            self._local,
+            self._local.local,
             self.name,
             handler,
             worker=self._pool_name(),
@@ -205,10 +205,9 @@ class AsyncQueue(Handle):
 
     async def close(self) -> None:
         """As `Queue.close`."""
-        if self._local_store is not None and not self._closed:
-            await arun(self._edge, flows.release_all(self.name, self._worker))
-            self._let_go()
-        self._closed = True
+        opened = self._start_closing()
+        if opened is not None:
+            await arun(opened.edge, self._finish_closing(opened))
 
     async def __aenter__(self) -> Self:
         self._open()

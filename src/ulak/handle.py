@@ -7,6 +7,7 @@ import itertools
 import logging
 import os
 import socket
+import threading
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -47,7 +48,7 @@ from ulak.core.store import (
 from ulak.durations import seconds
 from ulak.errors import ArgumentError, Closed, JobForgotten, WrongQueue
 from ulak.info import JobInfo, info_of
-from ulak.local import LocalQueue, LocalStore, check_url, local_store
+from ulak.local import LocalStore, View, check_url, local_store
 from ulak.names import check_key, check_queue_name
 from ulak.storage.drive import Edge
 
@@ -136,34 +137,46 @@ class Handle:
         self._clock = clock
         self._worker = f"{socket.gethostname()}-{os.getpid()}-{next(_handle_numbers)}"
         self._local_store: LocalStore | None = None
-        self._local_queue: LocalQueue | None = None
+        self._view: View | None = None
         self._closed = False
+        self._lock = threading.Lock()
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.url!r}, name={self.name!r})"
 
     def _open(self) -> LocalStore:
-        if self._closed:
-            raise Closed(f"this handle on queue {self.name!r} is closed; make a new one")
-        if self._local_store is None:
-            opened = local_store(self.url, self._clock)
-            stored = opened.edge.store.declare(self.name, self._settings)
-            wanted = self._settings.capacity
-            if wanted is not None and stored.capacity != wanted:
-                _log.warning(
-                    "queue %s has capacity %s, so %s is not used; change it with q.configure(capacity=)",
-                    self.name,
-                    stored.capacity,
-                    wanted,
-                )
-            self._local_store = opened
-            self._local_queue = opened.queue(self.name)
-        return self._local_store
+        with self._lock:
+            if self._closed:
+                raise Closed(f"this handle on queue {self.name!r} is closed; make a new one")
+            if self._local_store is None:
+                self._local_store = local_store(self.url, self._clock)
+                self._view = View(self._local_store.queue(self.name))
+                self._declare(self._local_store.edge.store)
+            return self._local_store
 
-    def _let_go(self) -> None:
-        opened, self._local_store, self._local_queue = self._local_store, None, None
-        if opened is not None:
-            opened.close_handle()
+    def _declare(self, store: Store) -> None:
+        """Make the queue unless it is there, and say so if it is there with another capacity."""
+        stored, wanted = store.declare(self.name, self._settings), self._settings.capacity
+        if wanted is not None and stored.capacity != wanted:
+            _log.warning(
+                "queue %s has capacity %s, so %s is not used; change it with q.configure(capacity=)",
+                self.name,
+                stored.capacity,
+                wanted,
+            )
+
+    def _start_closing(self) -> LocalStore | None:
+        """Refuse all further calls; what is left to close, for the first caller only."""
+        with self._lock:
+            was_closed, self._closed = self._closed, True
+            opened, self._local_store = self._local_store, None
+        if self._view is not None and not was_closed:
+            self._view.close()
+        return opened
+
+    def _finish_closing(self, opened: LocalStore) -> Flow[None]:
+        yield from flows.release_all(self.name, self._worker)
+        opened.close_handle()
 
     def _pool_name(self) -> str:
         """A worker name of its own for each pool, so that closing this handle leaves its leases alone."""
@@ -174,8 +187,10 @@ class Handle:
         return (self._local_store or self._open()).edge
 
     @property
-    def _local(self) -> LocalQueue:
-        return self._local_queue or self._open().queue(self.name)
+    def _local(self) -> View:
+        self._open()
+        assert self._view is not None
+        return self._view
 
     def _handling(self) -> Handling:
         return handling(self.name, self._edge.store.uid)

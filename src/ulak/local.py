@@ -15,7 +15,9 @@ from ulak.storage.memory import MemoryStore
 
 
 class LocalQueue:
-    """One queue as this process sees it."""
+    """One queue as this process sees it. A handle may close, the process's own view never does."""
+
+    closed = False
 
     def __init__(self, store: Store, name: str) -> None:
         self.rejected = 0
@@ -52,8 +54,7 @@ class LocalQueue:
     def wake_all(self) -> None:
         """Make every waiter of this process look again."""
         for until in Until:
-            line = self._store.line(until, self._name)
-            line.ring(len(line))
+            self._store.line(until, self._name).wake_all()
 
     def count_rejected(self) -> None:
         """An enqueue found no room."""
@@ -65,6 +66,26 @@ class LocalQueue:
         if stale:
             with self._lock:
                 self.stale += stale
+
+
+class View:
+    """One queue as one handle of this process sees it: the flows' `Local`."""
+
+    def __init__(self, local: LocalQueue) -> None:
+        self.closed = False
+        self.local = local
+        self.count_rejected = local.count_rejected
+        self.count_stale = local.count_stale
+
+    @property
+    def finished(self) -> bool:
+        """Whether every producer that registered has finished."""
+        return self.local.finished
+
+    def close(self) -> None:
+        """The handle is closed: whoever waits through it looks again, and hears of it."""
+        self.closed = True
+        self.local.wake_all()
 
 
 class Producer:

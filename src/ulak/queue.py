@@ -200,11 +200,11 @@ class Queue(Handle):
         Once every registered one has finished, `enqueue` raises Closed, and workers leave when nothing is
         open. Registering another reopens the queue.
         """
-        return Producer(self._local)
+        return Producer(self._local.local)
 
     def mark_producer_finished(self) -> None:
         """Say that the only producer of this process has finished."""
-        self._local.finish(registered=False)
+        self._local.local.finish(registered=False)
 
     def workers(
         self,
@@ -223,7 +223,7 @@ class Queue(Handle):
         """
         return Pool(
             self._edge,
-            self._local,
+            self._local.local,
             self.name,
             handler,
             worker=self._pool_name(),
@@ -238,10 +238,9 @@ class Queue(Handle):
 
         Producers are not finished by it.
         """
-        if self._local_store is not None and not self._closed:
-            run(self._edge, flows.release_all(self.name, self._worker))
-            self._let_go()
-        self._closed = True
+        opened = self._start_closing()
+        if opened is not None:
+            run(opened.edge, self._finish_closing(opened))
 
     def __enter__(self) -> Self:
         self._open()

@@ -25,6 +25,7 @@ class Stage:
     def __init__(self, *, finished: bool = False, others: int = 0) -> None:
         self.noted: list[str] = []
         self.finished = finished
+        self.closed = False
         self.rejected = 0
         self.stale = 0
         self.signal = Bell(self)

@@ -23,7 +23,7 @@ MAX_ATTEMPTS = 4
 
 
 def start(*arguments: str) -> subprocess.Popen[str]:
-    command = [sys.executable, EXAMPLE, *arguments]
+    command = [sys.executable, str(EXAMPLE), *arguments]
     environment = os.environ | {"PYTHONPATH": str(Path(ulak.__file__).parents[1])}
     pipe = subprocess.PIPE
     return subprocess.Popen(command, stdout=pipe, stderr=pipe, env=environment, text=True)
@@ -107,7 +107,9 @@ async def answer_of(example: ModuleType, answer: bytes) -> tuple[int, Message, b
         writer.close()
 
     async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
-        return await example.get(server.sockets[0].getsockname()[1], "/a b\r\nX: y")
+        port = server.sockets[0].getsockname()[1]
+        answered: tuple[int, Message, bytes] = await example.get(port, "/a b\r\nX: y")
+        return answered
 
 
 def test_an_answer_is_read_to_its_length_and_no_further(example: ModuleType) -> None:

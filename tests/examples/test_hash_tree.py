@@ -8,9 +8,11 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
+from typing import IO
 
 import pytest
 
@@ -19,7 +21,7 @@ from ulak import Backoff, Queue
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "hash_tree.py"
 ENVIRONMENT = os.environ | {"PYTHONPATH": str(Path(ulak.__file__).parents[1])}
-ENOUGH_S = 60
+ENOUGH_S = 30
 
 ODD_NAMES = [
     b"plain",
@@ -67,9 +69,17 @@ def run(*arguments: str | Path) -> subprocess.CompletedProcess[bytes]:
     return subprocess.run(command, capture_output=True, env=ENVIRONMENT, timeout=ENOUGH_S, check=False)
 
 
-def start(tree: Path) -> subprocess.Popen[bytes]:
+@contextmanager
+def started(tree: Path) -> Iterator[tuple[subprocess.Popen[bytes], IO[bytes]]]:
+    """The example at work on a tree, and its output; killed if it does not end by itself."""
+    command = [sys.executable, str(EXAMPLE), str(tree)]
     pipe = subprocess.PIPE
-    return subprocess.Popen([sys.executable, EXAMPLE, tree], stdout=pipe, stderr=pipe, env=ENVIRONMENT)
+    with subprocess.Popen(command, stdout=pipe, stderr=pipe, env=ENVIRONMENT) as process:
+        assert process.stdout is not None
+        try:
+            yield process, process.stdout
+        finally:
+            process.kill()
 
 
 def sha256sum(tree: Path) -> bytes:
@@ -169,9 +179,8 @@ def test_what_cannot_be_read_is_listed_with_its_errno_and_the_rest_is_hashed(tre
 
 def test_files_and_directories_that_vanish_while_it_runs_are_listed(two_big_directories: Path) -> None:
     # Nobody reads its output, so it stands in its first directory, with the queue full, when both go.
-    with start(two_big_directories) as process:
-        assert process.stdout is not None
-        first_line = process.stdout.readline()
+    with started(two_big_directories) as (process, output):
+        first_line = output.readline()
         shutil.rmtree(two_big_directories / "one")
         shutil.rmtree(two_big_directories / "two")
         rest, errors = process.communicate(timeout=ENOUGH_S)
@@ -216,26 +225,25 @@ def test_an_error_that_may_pass_is_tried_again_before_it_is_given_up(example: Mo
 
 def test_ctrl_c_ends_it_with_130(two_big_directories: Path) -> None:
     # It is in the middle of its work, and its output will be stuck in a pipe that nobody reads.
-    with start(two_big_directories) as process:
-        assert process.stdout is not None
-        assert process.stderr is not None
-        process.stdout.readline()
+    with started(two_big_directories) as (process, output):
+        output.readline()
         process.send_signal(signal.SIGINT)
         process.wait(ENOUGH_S)
+        _, errors = process.communicate()
 
-        assert (process.returncode, process.stderr.read()) == (130, b"hash_tree: interrupted\n")
+    assert (process.returncode, errors) == (130, b"hash_tree: interrupted\n")
 
 
 def test_it_ends_with_the_reader_of_its_output(two_big_directories: Path) -> None:
     # As in `hash_tree.py PATH | head -1`.
-    with start(two_big_directories) as process:
-        assert process.stdout is not None
-        assert process.stderr is not None
-        process.stdout.readline()
-        process.stdout.close()
+    with started(two_big_directories) as (process, output):
+        output.readline()
+        output.close()
         process.wait(ENOUGH_S)
+        assert process.stderr is not None
+        errors = process.stderr.read()
 
-        assert (process.returncode, process.stderr.read()) == (-signal.SIGPIPE, b"")
+    assert (process.returncode, errors) == (-signal.SIGPIPE, b"")
 
 
 @pytest.mark.parametrize("paths", [[], ["a", "b"], ["/nonexistent"], [EXAMPLE]])

@@ -27,6 +27,8 @@ PRODUCERS = CONSUMERS = 4
 JOBS_EACH = 100
 TINY_LEASE_S = 0.002
 ROUNDS = 40
+ROUNDS_MAX = 5_000
+"""Where a broken store would keep a thread busy for ever."""
 
 
 @pytest.fixture
@@ -59,11 +61,13 @@ class Crowd:
         for _ in range(PRODUCERS):
             self.local.register()
         reaper = Running(self.reap)
-        together(
-            *(partial(self.produce, random.Random(number)) for number in range(PRODUCERS)),
-            *(partial(self.consume, random.Random(-number), f"w{number}") for number in range(CONSUMERS)),
-        )
-        self.is_over.set()
+        try:
+            together(
+                *(partial(self.produce, random.Random(number)) for number in range(PRODUCERS)),
+                *(partial(self.consume, random.Random(-number), f"w{number}") for number in range(CONSUMERS)),
+            )
+        finally:
+            self.is_over.set()
         reaper.result()
         return violations(self.history, self.store, Q, capacity=capacity)
 
@@ -75,11 +79,15 @@ class Crowd:
         self.local.finish(registered=True)
 
     def consume(self, draws: random.Random, worker: str) -> None:
-        while leases := self.deliver(draws.randrange(1, 4), worker):
+        for _ in range(ROUNDS_MAX):
+            leases = self.deliver(draws.randrange(1, 4), worker)
+            if not leases:
+                return
             for lease in leases:
                 if lease.id in self.lost:
                     self.settle(self.lost[lease.id], Done())
                 self.handle(lease, draws.randrange(6))
+        raise AssertionError("deliveries have no end")
 
     def deliver(self, limit: int, worker: str) -> list[Lease]:
         waiting = flows.deliver(self.local, Q, limit, worker=worker, lease_s=TINY_LEASE_S, timeout_s=4.0)
@@ -135,10 +143,10 @@ def fill(store: Any, threads: int) -> int:
     """Add from many threads until each is told FULL; how many jobs were taken in."""
 
     def add_until_full() -> int:
-        added = 0
-        while store.add(Q, [draft()]) is not FULL:
-            added += 1
-        return added
+        for added in range(ROUNDS_MAX):
+            if store.add(Q, [draft()]) is FULL:
+                return added
+        raise AssertionError("the queue has no end")
 
     return sum(together(*[add_until_full] * threads))
 
@@ -235,9 +243,12 @@ def test_claims_at_once_hand_out_each_job_once_each_in_order(store: Store) -> No
 
     def claim_all(draws: random.Random) -> list[Lease]:
         mine: list[Lease] = []
-        while leases := take(store, draws.randrange(1, 5)):
+        for _ in range(ROUNDS_MAX):
+            leases = take(store, draws.randrange(1, 5))
+            if not leases:
+                return mine
             mine += leases
-        return mine
+        raise AssertionError("deliveries have no end")
 
     claimed = together(*(partial(claim_all, random.Random(number)) for number in range(8)))
     assert sorted(lease.id for mine in claimed for lease in mine) == ids

@@ -36,6 +36,8 @@ from ulak import (
     current_job,
 )
 from ulak.core.job import Draft
+from ulak.storage.drive import run
+from ulak.worker.keeper import Keeper
 
 queue_url, make, clock, timed = tools.queue_url, tools.make, tools.clock, tools.timed
 no_thread_is_left = tools.no_thread_is_left
@@ -238,6 +240,19 @@ def test_a_handler_is_told_that_its_lease_is_lost(timed, clock):
             let_time_pass(clock, LEASE_S / 3, sleepers=1)
             eventually(lambda: pool.metrics().succeeded == 1)
             assert pool.metrics().stale == 1
+
+
+def test_a_renewal_between_two_jobs_of_a_worker_does_not_cancel_the_second(make):
+    """The keeper reads what a worker holds while the worker goes on from one job to the next."""
+    q = make()
+    q.enqueue_many(["first", "second"])
+    first, second = q.deliver_many(2)
+    assert q.ack(first)
+    crew = q.workers(print, count=1)._crew
+    context = Context(second)
+    crew.seats[0].lease, crew.seats[0].context = first, context
+    run(q._edge, Keeper(crew, lambda: iter(()))._renew())
+    assert not context.cancelled
 
 
 # The end

@@ -236,10 +236,12 @@ def timed(make: Callable[..., Queue], clock: ManualClock) -> Iterator[Callable[.
 @pytest.fixture(scope="module", autouse=True)
 def no_thread_is_left() -> Iterator[None]:
     """All threads that pools started in a module have ended soon after its last test."""
+    before = set(threading.enumerate())
     yield
 
     def left() -> list[str]:
-        return [thread.name for thread in threading.enumerate() if thread.name.startswith("ulak-")]
+        started = set(threading.enumerate()) - before
+        return [thread.name for thread in started if thread.name.startswith("ulak-")]
 
     with contextlib.suppress(AssertionError):
         eventually(lambda: not left(), within_s=10.0)

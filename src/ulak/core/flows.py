@@ -112,6 +112,10 @@ class Local(Protocol):
     def finished(self) -> bool:
         """Whether every producer that registered here has finished (none registered: False)."""
 
+    @property
+    def closed(self) -> bool:
+        """Whether the handle that the call came through is closed."""
+
     def count_rejected(self) -> None:
         """An enqueue found no room."""
 
@@ -169,12 +173,18 @@ def enqueue(
 
 
 def _refuse_closed(local: Local, queue: str, handler: Handling) -> None:
+    _refuse_closed_handle(local, queue)
     # The job of a handler is open, so nothing has ended while it runs.
     if local.finished and handler is not Handling.THIS_QUEUE:
         raise Closed(
             f"queue {queue!r} takes no more jobs: every registered producer has finished\n"
             f"  register another with queue.producer() to reopen it"
         )
+
+
+def _refuse_closed_handle(local: Local, queue: str) -> None:
+    if local.closed:
+        raise Closed(f"this handle on queue {queue!r} is closed; make a new one")
 
 
 def _full_text(queue: str, timeout_s: float | None) -> Flow[str]:
@@ -226,7 +236,12 @@ def deliver(
     try:
         while True:
             signal.clear()
+            _refuse_closed_handle(local, queue)
             leases = yield from look.once()
+            if leases and local.closed:
+                # The close came first, and has handed back what it found; this came too late for it.
+                yield from ask(Store.settle, [(lease, rules.give_back()) for lease in leases])
+                _refuse_closed_handle(local, queue)
             if leases or (local.finished and (yield from is_drained([queue]))):
                 return leases
             left_s = None if timeout_s is None else start + timeout_s - (yield from now())

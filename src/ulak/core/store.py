@@ -253,6 +253,9 @@ class Line(Protocol):
     def ring(self, wakeups: int) -> None:
         """Wake waiters, first come first served."""
 
+    def wake_all(self) -> None:
+        """Make every waiter look again, whatever it waits for."""
+
     def __len__(self) -> int: ...
 
 

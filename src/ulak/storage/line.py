@@ -51,6 +51,12 @@ class WaitLine:
             for signal in self._chosen(wakeups):
                 signal.set()
 
+    def wake_all(self) -> None:
+        """Make every waiter look again, whatever it waits for."""
+        with self._lock:
+            for signal in self._waiting:
+                signal.set()
+
     def _chosen(self, wakeups: int) -> list[Signal]:
         match self._until:
             case Until.ROOM:

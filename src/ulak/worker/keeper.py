@@ -66,8 +66,8 @@ class Keeper:
         if now < self._renew_at:
             return
         self._renew_at = now + crew.lease_s / RENEWALS_PER_LEASE
-        held = [(seat.lease, seat.context) for seat in crew.seats]
-        running = [(lease, context) for lease, context in held if lease is not None and context is not None]
+        seats = [seat.running for seat in crew.seats]
+        running = [held for held in seats if held is not None]
         if not running:
             return
         leases = [lease for lease, _ in running]

@@ -63,8 +63,8 @@ class Seat:
 
     def __init__(self, number: int) -> None:
         self.number = number
-        self.lease: Lease | None = None
-        self.context: Context | None = None
+        # One value, since the keeper reads it while the worker goes from one job to the next.
+        self.running: tuple[Lease, Context] | None = None
         self.left = False
         self.asked_to_end = False
 
@@ -158,7 +158,7 @@ class Crew:
                     yield from flows.sleep(signal, LOOK_AGAIN_S)
                     continue
                 self._note(settlements, settled)
-                seat.lease = seat.context = None
+                seat.running = None
                 settlements = []
                 if leases:
                     _leave(standing, signal)
@@ -187,7 +187,7 @@ class Crew:
         if lease.task is not None:
             return Hold()
         context = Context(lease)
-        seat.context, seat.lease = context, lease
+        seat.running = lease, context
         ending: Ending = yield Do(lambda: hands.handle(seat, lease, context))
         if isinstance(ending, Failed):
             return ending.verdict(lease, (yield from flows.draw()))
@@ -201,10 +201,10 @@ class Crew:
 
     def lost(self, seat: Seat) -> Flow[None]:
         """Settle what a worker held that died of something else than its job."""
-        held = seat.lease
-        seat.lease = seat.context = None
-        if held is None:
+        running, seat.running = seat.running, None
+        if running is None:
             return
+        held, _ = running
         # As it is now: a lease that was renewed since the worker took it has another end.
         for lease in (
             yield from ask(Store.leased, self.queue, worker=self.worker, after=held.id - 1, limit=1)
@@ -264,8 +264,8 @@ class Crew:
         self.local.wake_all()
         released = yield from flows.release_all(self.queue, self.worker, Cause.SHUTDOWN)
         for seat in self.seats:
-            if seat.context is not None:
-                seat.context.cancelled = True
+            if (running := seat.running) is not None:
+                running[1].cancelled = True
         hands.abandon()
         return (yield from self._report(released))
 
