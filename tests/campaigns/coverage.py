@@ -34,7 +34,8 @@ def main() -> int:
     core = share([file for name, file in files.items() if "/core/" in name])
     everything = share(list(files.values()))
     is_enough = core >= CORE_MIN and everything >= ALL_MIN
-    print(f"branch coverage: core {core:.2f} % (needs {CORE_MIN:g}), all {everything:.2f} % (needs {ALL_MIN:g})")
+    print(f"branch coverage: core {core:.2f} % (needs {CORE_MIN:g} %)")
+    print(f"branch coverage: all {everything:.2f} % (needs {ALL_MIN:g} %)")
     print(f"{int(is_enough)} passed, {int(not is_enough)} failed")
     return 0 if is_enough and not failed else 1
 

@@ -30,7 +30,9 @@ def leases() -> None:
     job_id = q.enqueue({"to": "ada@example.org"}, priority=10)
     assert_type(job_id, int)
     q.enqueue("charge-card", 10)
-    later = q.enqueue(b"later", delay=timedelta(hours=1), expires=7200, headers={"from": "here"}, max_attempts=2)
+    later = q.enqueue(
+        b"later", delay=timedelta(hours=1), expires=7200, headers={"from": "here"}, max_attempts=2
+    )
     q.enqueue(b"then", run_at=datetime(2100, 1, 1, tzinfo=UTC), unique_key="then", backoff=Backoff(cap=5))
     answer = q.try_enqueue([1, 2], idempotency_key="once")
     assert_type(answer, int | Literal[Full.FULL])
