@@ -10,7 +10,7 @@ import msgspec
 
 from ulak import codec
 from ulak.core.backoff import Backoff
-from ulak.core.job import Attempt, Job, State, shown_as_repr
+from ulak.core.job import Attempt, Failure, Job, State, shown_as_repr
 
 
 class JobInfo(msgspec.Struct, frozen=True, kw_only=True):
@@ -48,6 +48,11 @@ class JobInfo(msgspec.Struct, frozen=True, kw_only=True):
     def payload(self) -> Any:  # noqa: ANN401 - a payload is whatever its producer gave
         """The payload, decoded anew. Raises PayloadError if the stored bytes do not fit their codec."""
         return codec.decode(self.body, self.codec)
+
+    @property
+    def error(self) -> Failure | None:
+        """The error of its last attempt that had one, if any."""
+        return next((attempt.error for attempt in reversed(self.history) if attempt.error), None)
 
     def __repr__(self) -> str:
         return f"JobInfo(id={self.id}, queue={self.queue!r}, state={self.state.value!r}, next={self.next!r})"

@@ -75,12 +75,12 @@ def test_enqueue_that_finds_no_room_joins_the_line_then_looks_again_then_sleeps(
     script: Script = [
         *finds_no_room(stage),
         (Now(), 100.5),
-        (Sleep(stage.signal, 4.5), None),
+        (Sleep(stage.signal, 1.0), None),
         "clear",
         "first in room",
         (ADD, FULL),
         (Now(), 103.0),
-        (Sleep(stage.signal, 2.0), None),
+        (Sleep(stage.signal, 1.0), None),
         "clear",
         "first in room",
         (ADD, [7]),
@@ -96,11 +96,11 @@ def test_room_made_between_the_first_look_and_joining_is_taken_without_a_sleep()
     assert stage.play(enqueue(stage), script) == [7]
 
 
-def test_enqueue_without_a_limit_asks_for_no_time_and_sleeps_without_one() -> None:
+def test_enqueue_without_a_limit_asks_for_no_time_and_looks_again_each_second() -> None:
     stage = Stage()
     script: Script = [
         *finds_no_room(stage),
-        (Sleep(stage.signal, None), None),
+        (Sleep(stage.signal, 1.0), None),
         "clear",
         "first in room",
         (ADD, [7]),
@@ -128,7 +128,7 @@ def test_enqueue_gives_up_after_a_last_look_when_time_is_over(
     script: Script = [
         *finds_no_room(stage),
         (Now(), 100.0),
-        (Sleep(stage.signal, 5.0), None),
+        (Sleep(stage.signal, 1.0), None),
         "clear",
         "first in room",
         (ADD, FULL),
@@ -191,7 +191,7 @@ def test_a_handler_that_waits_for_room_in_its_own_queue_is_not_refused_by_a_drai
     script: Script = [
         *finds_no_room(stage),
         (Now(), 100.0),
-        (Sleep(stage.signal, 5.0), stage.finish),
+        (Sleep(stage.signal, 1.0), stage.finish),
         "clear",
         "first in room",
         (ADD, [7]),
@@ -206,7 +206,7 @@ def test_a_waiting_enqueue_is_woken_with_closed_when_the_last_producer_finishes(
     script: Script = [
         *finds_no_room(stage),
         (Now(), 100.0),
-        (Sleep(stage.signal, 5.0), stage.finish),
+        (Sleep(stage.signal, 1.0), stage.finish),
         "clear",
         "leave room",
     ]
@@ -267,7 +267,7 @@ def test_a_handler_with_a_limit_waits_like_anybody() -> None:
     script: Script = [
         *finds_no_room(stage),
         (Now(), 100.0),
-        (Sleep(stage.signal, 5.0), None),
+        (Sleep(stage.signal, 1.0), None),
         "clear",
         "first in room",
         (ADD, [7]),
@@ -283,11 +283,11 @@ def test_whatever_ends_a_waiting_enqueue_takes_it_out_of_the_line(where: str, er
     waits: dict[str, Script] = {
         "add": [*finds_no_room(stage)[:-1], (ADD, error)],
         "now": [*finds_no_room(stage), (Now(), error)],
-        "sleep": [*finds_no_room(stage), (Now(), 100.0), (Sleep(stage.signal, 5.0), error)],
+        "sleep": [*finds_no_room(stage), (Now(), 100.0), (Sleep(stage.signal, 1.0), error)],
         "add again": [
             *finds_no_room(stage),
             (Now(), 100.0),
-            (Sleep(stage.signal, 5.0), None),
+            (Sleep(stage.signal, 1.0), None),
             "clear",
             "first in room",
             (ADD, error),
@@ -314,7 +314,7 @@ def test_dropping_a_waiting_enqueue_takes_it_out_of_the_line() -> None:
     assert next(flow) == ROOM
     for answer in (stage.lines[Until.ROOM], FULL, 100.0, stage.signal, FULL):
         last = flow.send(answer)
-    assert last == Sleep(stage.signal, None)
+    assert last == Sleep(stage.signal, 1.0)
     flow.close()
     assert stage.noted == ["join room", "clear", "first in room", "leave room"]
 
@@ -357,7 +357,7 @@ def test_a_newcomer_sleeps_without_a_look_until_those_before_it_have_left(handle
         "first in room",
         (ADD, FULL),
         (Now(), 103.0),
-        (Sleep(stage.signal, 2.0), None),
+        (Sleep(stage.signal, 1.0), None),
         "clear",
         "first in room",
         (ADD, [7]),

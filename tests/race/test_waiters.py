@@ -57,6 +57,20 @@ def test_waiters_for_room_are_served_first_come_first_served(queue: Queue, watch
     assert [info.id for info in queue.jobs("ready")] == served[-1:]
 
 
+def test_a_waiter_for_room_is_given_that_of_a_job_whose_time_runs_out(
+    queue: Queue, watched: WatchedClock
+) -> None:
+    # Nobody else looks at the queue: no worker, no pruner, no other producer.
+    queue.enqueue("too late", delay=60, expires=5)
+    waiting = Running(partial(queue.enqueue, "waits"))
+    watched.until_asleep()
+    watched.advance(5)
+    try:
+        assert waiting.result() == 2
+    finally:
+        queue.cancel(1)
+
+
 class Stepped:
     """A flow taken up to where it sleeps, and on from there when the test says so."""
 

@@ -26,7 +26,8 @@ REAP_MAX = 100
 """How many ended leases one step reclaims."""
 
 LOOK_AGAIN_S = 1.0
-"""The longest a waiter sleeps without a look: somebody else's lease, taken meanwhile, may have ended."""
+"""The longest a waiter sleeps without a look: a lease that was taken meanwhile, or an open job's time, may
+have ended, and nobody rings for either."""
 
 CALENDAR_SLEEP_MAX_S = 1.0
 """The longest sleep towards an instant of the calendar clock, which may be set at any moment."""
@@ -158,14 +159,16 @@ def enqueue(
         while True:
             signal.clear()
             _refuse_closed(local, queue, handler)
-            if room.is_first(signal):
+            is_first = room.is_first(signal)
+            if is_first:
                 answer = yield from ask(Store.add, queue, drafts)
                 if not isinstance(answer, Full):
                     return answer
             left_s = None if timeout_s is None else start + timeout_s - (yield from now())
             if left_s is not None and left_s <= 0:
                 break
-            yield from sleep(signal, left_s)
+            # Nobody rings when an open job's `expires_at` passes, so the first in line looks by itself.
+            yield from sleep(signal, least(left_s, LOOK_AGAIN_S) if is_first else left_s)
     finally:
         room.leave(signal)
     local.count_rejected()

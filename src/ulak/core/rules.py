@@ -172,9 +172,9 @@ def failure(
     return Retry(delay_s=delay_s, cause=cause, crashed=crashed, error=error)
 
 
-def give_back(cause: Cause = Cause.RELEASE, *, delay_s: float = 0.0) -> Retry:
-    """Hand a delivery back unspent: release, shutdown, snooze."""
-    return Retry(delay_s=delay_s, cause=cause, refund=True)
+def give_back(cause: Cause = Cause.RELEASE, *, delay_s: float = 0.0, error: Failure | None = None) -> Retry:
+    """Hand a delivery back unspent: release, shutdown, snooze. error: why, where somebody said so."""
+    return Retry(delay_s=delay_s, cause=cause, refund=True, error=error)
 
 
 def error_of(verdict: Verdict) -> Failure | None:

@@ -382,8 +382,11 @@ class Store(Protocol):
     def beat(self, worker: str, info: Mapping[str, str]) -> None:
         """Say that a worker is there, and what it is."""
 
+    def depart(self, worker: str) -> None:
+        """Say that a worker has gone for good; unknown ones are nobody's mistake."""
+
     def workers(self) -> list[WorkerInfo]:
-        """The workers that said so, by name."""
+        """The workers that said they are there and not that they have gone, by name."""
 
     def prune(self, *, limit: int = 1000) -> Mapping[State, int]:
         """End waiting jobs past `expires_at`, then remove ended jobs beyond retention, at most `limit`.

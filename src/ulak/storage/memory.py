@@ -59,7 +59,8 @@ class MemoryStore:
     def __init__(self, clock: Clock = SYSTEM) -> None:
         self._clock = clock
         self._touched: set[Shelf] = set()
-        self._hold = _Hold(self._touched)
+        self._lock = threading.Lock()
+        self._wakes = _Wakes(self._lock, self._touched)
         self._jobs = Registry()
         self._shelves: dict[str, Shelf] = {}
         self._last_id = 0
@@ -79,7 +80,7 @@ class MemoryStore:
 
     def add(self, queue: str, drafts: Sequence[Draft], *, known_only: bool = False) -> list[int] | Full:
         """Store jobs, all or none."""
-        with self._hold:
+        with self._wakes, self._lock:
             return self._add(self._shelf(queue), drafts, self._clock.calendar(), known_only=known_only)
 
     def _add(
@@ -151,7 +152,7 @@ class MemoryStore:
     ) -> tuple[list[Settled], list[Lease]]:
         """Settle, then claim, in one step."""
         leases: list[Lease] = []
-        with self._hold:
+        with self._wakes, self._lock:
             now_at = self._clock.calendar()
             settled = [self._settle(lease, verdict, now_at) for lease, verdict in settlements]
             for queue in queues:
@@ -210,7 +211,7 @@ class MemoryStore:
 
     def promote(self, queues: Sequence[str]) -> int:
         """Make due jobs ready; how many."""
-        with self._hold:
+        with self._wakes, self._lock:
             now_at = self._clock.calendar()
             shelves = [self._read(queue) for queue in queues]
             return sum(shelf.promote(now_at) for shelf in shelves if not shelf.settings.paused)
@@ -220,7 +221,7 @@ class MemoryStore:
     ) -> list[bool | Outcome]:
         """Move lease ends to now + `lease_s`, never to earlier."""
         answers: list[bool | Outcome] = []
-        with self._hold:
+        with self._wakes, self._lock:
             lease_end = self._clock.interval() + lease_s
             for lease in leases:
                 job = self._jobs.get(lease.id)
@@ -237,7 +238,7 @@ class MemoryStore:
     def ended(self, queues: Sequence[str], limit: int) -> list[Lease]:
         """Leases past their end."""
         found: list[Lease] = []
-        with self._hold:
+        with self._wakes, self._lock:
             now = self._clock.interval()
             for queue in queues:
                 shelf = self._read(queue)
@@ -251,14 +252,14 @@ class MemoryStore:
         self, queue: str, *, worker: str | None = None, after: int = 0, limit: int = 100
     ) -> list[Lease]:
         """The current leases of a queue, by id."""
-        with self._hold:
+        with self._wakes, self._lock:
             shelf = self._read(queue)
             jobs = [job for job in shelf.leased() if job.id > after and worker in (None, job.worker)]
             return [self._lease_of(job, shelf) for job in jobs[:limit]]
 
     def horizon(self, queues: Sequence[str]) -> float | None:
         """Seconds until time alone makes a job claimable."""
-        with self._hold:
+        with self._wakes, self._lock:
             now, now_at = self._clock.interval(), self._clock.calendar()
             horizons = [self._read(queue).horizon_s(now=now, now_at=now_at) for queue in queues]
         return min((horizon for horizon in horizons if horizon is not None), default=None)
@@ -269,7 +270,7 @@ class MemoryStore:
         """An operator's act on each of these jobs."""
         done: list[int] = []
         refused: dict[Refusal, list[int]] = {}
-        with self._hold:
+        with self._wakes, self._lock:
             now_at = self._clock.calendar()
             for job_id, job in self._chosen(which, queue):
                 refusal: Refusal | None = Refusal.NOT_FOUND
@@ -301,40 +302,40 @@ class MemoryStore:
 
     def get(self, ids: Sequence[int]) -> list[Job | None]:
         """Copies of the records."""
-        with self._hold:
+        with self._wakes, self._lock:
             return [copy.copy(self._jobs.get(job_id)) for job_id in ids]
 
     def scan(self, which: Filter, *, after: int = 0, limit: int = 100) -> list[Job]:
         """Matching jobs with id > `after`, by id."""
         found: list[Job] = []
-        with self._hold:
-            for job in self._jobs.all():
+        with self._wakes, self._lock:
+            for job in self._jobs.after(after, self._last_id):
                 if len(found) == limit:
                     break
-                if job.id > after and _matches(job, which):
+                if _matches(job, which):
                     found.append(copy.copy(job))
         return found
 
     def counts(self, queues: Sequence[str]) -> dict[str, Counts]:
         """One snapshot of states and totals."""
-        with self._hold:
+        with self._wakes, self._lock:
             return {queue: self._read(queue).counts() for queue in queues}
 
     def queues(self) -> dict[str, Settings]:
         """All queues and their settings."""
-        with self._hold:
+        with self._wakes, self._lock:
             return {name: shelf.settings for name, shelf in self._shelves.items()}
 
     def declare(self, queue: str, settings: Settings) -> Settings:
         """Make the queue unless it is there."""
-        with self._hold:
+        with self._wakes, self._lock:
             if queue not in self._shelves:
                 self._shelf(queue).settings = settings
             return self._shelves[queue].settings
 
     def configure(self, queue: str, change: Change) -> Settings:
         """Change a queue's settings."""
-        with self._hold:
+        with self._wakes, self._lock:
             shelf = self._shelf(queue)
             shelf.settings = change.apply(shelf.settings)
             # Whoever waits looks again: there may be room, work, or nothing left to wait for.
@@ -344,7 +345,7 @@ class MemoryStore:
 
     def fire(self, schedule: str, tick_at: float, queue: str, draft: Draft) -> Fired | Full | Duplicate:
         """Insert the job and move the schedule's last tick, in one step."""
-        with self._hold:
+        with self._wakes, self._lock:
             last_at = self._last_ticks.get(schedule)
             if last_at is not None and last_at >= tick_at:
                 return Fired.LOST
@@ -356,23 +357,28 @@ class MemoryStore:
 
     def schedules(self) -> dict[str, float]:
         """Each schedule's last tick."""
-        with self._hold:
+        with self._wakes, self._lock:
             return dict(self._last_ticks)
 
     def beat(self, worker: str, info: Mapping[str, str]) -> None:
         """Say that a worker is there."""
-        with self._hold:
+        with self._wakes, self._lock:
             self._workers[worker] = WorkerInfo(worker, dict(info), self._clock.calendar())
 
+    def depart(self, worker: str) -> None:
+        """Say that a worker has gone for good."""
+        with self._wakes, self._lock:
+            self._workers.pop(worker, None)
+
     def workers(self) -> list[WorkerInfo]:
-        """The workers that said so, by name."""
-        with self._hold:
+        """The workers that are there, by name."""
+        with self._wakes, self._lock:
             return sorted(self._workers.values(), key=lambda info: info.worker)
 
     def prune(self, *, limit: int = 1000) -> Mapping[State, int]:
         """End what has expired, forget what retention does not keep."""
         pruned: dict[State, int] = {}
-        with self._hold:
+        with self._wakes, self._lock:
             now_at = self._clock.calendar()
             for shelf in self._shelves.values():
                 for state, gone in shelf.prune(now_at, limit).items():
@@ -382,7 +388,7 @@ class MemoryStore:
 
     def line(self, until: Until, queue: str) -> Line:
         """Where waiters of this process stand."""
-        with self._hold:
+        with self._wakes, self._lock:
             return self._shelf(queue).lines[until]
 
     def _read(self, queue: str) -> Shelf:
@@ -421,24 +427,27 @@ class MemoryStore:
         )
 
 
-class _Hold:
-    """The store's lock. Letting go of it wakes the waiters of what has changed, outside the lock."""
+class _Wakes:
+    """Wakes the waiters of what has changed, once the store's lock is free again.
 
-    def __init__(self, touched: set[Shelf]) -> None:
-        self._lock = threading.Lock()
+    The lock is entered by a `with` of its own, after this one: an exception that a signal handler raises in
+    a Python `__enter__`, just after the lock was taken there, would leave it held for ever.
+    """
+
+    def __init__(self, lock: threading.Lock, touched: set[Shelf]) -> None:
+        self._lock = lock
         self._touched = touched
 
     def __enter__(self) -> None:
-        self._lock.acquire()
+        """Nothing yet."""
 
     def __exit__(self, *_: object) -> None:
         if not self._touched:
-            self._lock.release()
             return
-        rings = [ring for shelf in self._touched for ring in shelf.take_rings()]
-        forgotten = [(shelf.name, shelf.take_dead_pruned()) for shelf in self._touched]
-        self._touched.clear()
-        self._lock.release()
+        with self._lock:
+            rings = [ring for shelf in self._touched for ring in shelf.take_rings()]
+            forgotten = [(shelf.name, shelf.take_dead_pruned()) for shelf in self._touched]
+            self._touched.clear()
         for line, wakeups in rings:
             line.ring(wakeups)
         for queue, dead in forgotten:

@@ -36,5 +36,12 @@ class Registry:
         """Every job, by id: ids only grow, and each is put in once."""
         return self._jobs.values()
 
+    def after(self, job_id: int, last_id: int) -> Iterable[Job]:
+        """Every job with a higher id, by id; costs no more than those ids, or than all jobs."""
+        if last_id - job_id > len(self._jobs):
+            return (job for job in self._jobs.values() if job.id > job_id)
+        between = (self._jobs.get(known) for known in range(job_id + 1, last_id + 1))
+        return (job for job in between if job is not None)
+
     def __len__(self) -> int:
         return len(self._jobs)

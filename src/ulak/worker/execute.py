@@ -6,7 +6,7 @@ import asyncio
 import functools
 import inspect
 from collections.abc import Callable
-from typing import Any, TypeAlias, get_type_hints
+from typing import Any, TypeAlias, get_args, get_type_hints
 
 import msgspec
 
@@ -95,7 +95,9 @@ def ending_of(error: BaseException) -> Ending:
         return Failed(Cause.NACK, capture(error), _delay_of(error.after_s, None))  # type: ignore[attr-defined]
     if issubclass(kind, Snooze):
         delay_s = _delay_of(error.delay_s, Snooze.delay_s)  # type: ignore[attr-defined]
-        return rules.give_back(Cause.SNOOZE, delay_s=Snooze.delay_s if delay_s is None else delay_s)
+        delay_s = Snooze.delay_s if delay_s is None else delay_s
+        reason = capture(error)
+        return rules.give_back(Cause.SNOOZE, delay_s=delay_s, error=reason if reason.text else None)
     if issubclass(kind, Reject):
         return Dead(cause=Cause.REJECT, error=capture(error))
     if issubclass(kind, Cancel):
@@ -141,9 +143,16 @@ def _context_parameter(call: Callable[..., Any]) -> str | None:
     except Exception:  # noqa: BLE001 - hints may name what exists for type checkers only
         hints = getattr(plain, "__annotations__", {})
     for name, hint in hints.items():
-        if name != "return" and (hint is Context or hint in ("Context", "ulak.Context")):
+        if name != "return" and _is_context(hint):
             return name
     return None
+
+
+def _is_context(hint: object) -> bool:
+    """Whether an annotation means `Context`: itself, its name, or a union such as `Context | None`."""
+    if isinstance(hint, str):
+        return hint.rpartition(".")[2] in {"Context", "Context | None"}
+    return hint is Context or Context in get_args(hint)
 
 
 def _check_signature(call: Callable[..., Any], context_name: str | None) -> None:

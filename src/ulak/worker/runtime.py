@@ -267,6 +267,7 @@ class Crew:
             if (running := seat.running) is not None:
                 running[1].cancelled = True
         hands.abandon()
+        yield from ask(Store.depart, self.worker)
         return (yield from self._report(released))
 
     def _report(self, released: int) -> Flow[Report]:
