@@ -36,7 +36,7 @@ from ulak.errors import (
     WouldDeadlock,
     WrongQueue,
 )
-from ulak.handle import NewJob
+from ulak.handle import JobOptions, NewJob
 from ulak.info import JobInfo
 from ulak.local import Producer
 from ulak.queue import Queue
@@ -67,6 +67,7 @@ __all__ = [
     "Full",
     "JobForgotten",
     "JobInfo",
+    "JobOptions",
     "Keep",
     "Lease",
     "LeaseLost",

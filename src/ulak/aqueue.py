@@ -19,14 +19,13 @@ from ulak.core.store import (
     Changed,
     Delete,
     Edit,
-    Filter,
     Redrive,
     Reprioritise,
     Retention,
     Settings,
     Unset,
 )
-from ulak.handle import Handle, JobOptions, States, check_backoff, check_priority
+from ulak.handle import Handle, JobOptions, States, Which, check_backoff, check_priority
 from ulak.info import JobInfo
 from ulak.local import Producer
 from ulak.storage.drive import arun
@@ -129,25 +128,23 @@ class AsyncQueue(Handle):
         """As `Queue.jobs`."""
         return await arun(self._edge, self._jobs(state, after, limit))
 
-    async def redrive(self, which: int | Iterable[int] | Filter) -> Changed:
+    async def redrive(self, which: Which) -> Changed:
         """As `Queue.redrive`."""
         return await arun(self._edge, self._amend(which, Redrive()))
 
-    async def cancel(self, which: int | Iterable[int] | Filter) -> Changed:
+    async def cancel(self, which: Which) -> Changed:
         """As `Queue.cancel`."""
         return await arun(self._edge, self._amend(which, Cancel()))
 
-    async def reprioritise(
-        self, which: int | Iterable[int] | Filter, *, priority: int, force: bool = False
-    ) -> Changed:
+    async def reprioritise(self, which: Which, *, priority: int, force: bool = False) -> Changed:
         """As `Queue.reprioritise`."""
         return await arun(self._edge, self._amend(which, Reprioritise(check_priority(priority)), force=force))
 
-    async def delete(self, which: int | Iterable[int] | Filter, *, force: bool = False) -> Changed:
+    async def delete(self, which: Which, *, force: bool = False) -> Changed:
         """As `Queue.delete`."""
         return await arun(self._edge, self._amend(which, Delete(), force=force))
 
-    async def edit(self, job_id: int, payload: object) -> Changed:
+    async def edit(self, job_id: int | JobInfo, payload: object) -> Changed:
         """As `Queue.edit`."""
         return await arun(self._edge, self._amend(job_id, Edit(*codec.encode(payload))))
 

@@ -271,7 +271,7 @@ def _is_too_deep(body: bytes) -> bool:
 def _too_large(what: str, limit_bytes: int, size: str = "") -> PayloadError:
     return PayloadError(
         f"{what}: larger than the limit of {limit_bytes:,} bytes{size}; "
-        "keep the data elsewhere and pass a reference to it, or raise the limit"
+        "keep the data elsewhere and pass a reference to it"
     )
 
 

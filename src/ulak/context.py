@@ -20,12 +20,13 @@ class Context:
     """The job a handler runs. Ask for it with a parameter annotated `Context`.
 
     cancelled: somebody asked for the job's end, or its lease is lost: stop when you can. What is returned
-    after a lost lease has no effect.
+    after a lost lease has no effect. ended: the handler has returned.
     """
 
     def __init__(self, lease: Lease) -> None:
         self._lease = lease
         self.cancelled = False
+        self.ended = False
         self.progress_text: str | None = None
         self.logger = logging.LoggerAdapter(
             logging.getLogger("ulak.job"),
@@ -134,7 +135,8 @@ class Cancel(Control):
 def handling(queue: str, store: str) -> Handling:
     """What the caller is running, as seen from a queue of a store."""
     context = _current.get()
-    if context is None:
+    # A task that a handler left behind keeps the handler's context, but runs no job any more.
+    if context is None or context.ended:
         return Handling.NOTHING
     lease = context._lease  # noqa: SLF001 - the same module
     return Handling.THIS_QUEUE if (lease.queue, lease.store) == (queue, store) else Handling.OTHER_QUEUE
@@ -147,4 +149,5 @@ def running(context: Context) -> Iterator[None]:
     try:
         yield
     finally:
+        context.ended = True
         _current.reset(token)

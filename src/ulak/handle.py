@@ -11,7 +11,7 @@ import threading
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from datetime import UTC, datetime, timedelta
-from typing import TypeAlias, TypedDict
+from typing import TypeAlias, TypedDict, TypeVar
 
 from ulak import codec
 from ulak.capture import capture
@@ -46,14 +46,16 @@ from ulak.core.store import (
     Store,
 )
 from ulak.durations import seconds
-from ulak.errors import ArgumentError, Closed, JobForgotten, WrongQueue
+from ulak.errors import ArgumentError, Closed, ConfigError, JobForgotten, PayloadError, WrongQueue
 from ulak.info import JobInfo, info_of
-from ulak.local import LocalStore, View, check_url, local_store
-from ulak.names import check_key, check_queue_name
+from ulak.local import LocalStore, View, check_url, local_store, masked
+from ulak.names import QUEUE_NAME, check_key, check_queue_name
 from ulak.storage.drive import Edge
 
 _log = logging.getLogger("ulak")
 _handle_numbers = itertools.count(1)
+
+T = TypeVar("T")
 
 MAX_ATTEMPTS_MAX = 1_000_000
 
@@ -69,16 +71,17 @@ class JobOptions(TypedDict, total=False):
     expires: seconds, timedelta or aware datetime after which it is not started any more.
     unique_key: at most one open job per key. idempotency_key: a name for this enqueue; repeating it within
     24 h answers the first id. max_attempts, backoff: instead of the queue's. headers: str to str, 8 KiB.
+    None is as if the option were not given.
     """
 
-    delay: float | timedelta
-    run_at: datetime
-    expires: float | timedelta | datetime
-    unique_key: str
-    idempotency_key: str
-    max_attempts: int
-    backoff: Backoff
-    headers: Mapping[str, str]
+    delay: float | timedelta | None
+    run_at: datetime | None
+    expires: float | timedelta | datetime | None
+    unique_key: str | None
+    idempotency_key: str | None
+    max_attempts: int | None
+    backoff: Backoff | None
+    headers: Mapping[str, str] | None
 
 
 @dataclass(frozen=True)
@@ -88,7 +91,7 @@ class NewJob:
     payload: object = field(repr=False)
     priority: int = 0
     _: KW_ONLY
-    delay: float | timedelta = 0.0
+    delay: float | timedelta | None = None
     run_at: datetime | None = None
     expires: float | timedelta | datetime | None = None
     unique_key: str | None = None
@@ -99,8 +102,12 @@ class NewJob:
 
 
 States: TypeAlias = State | str | Iterable[State | str] | None
+Which: TypeAlias = int | JobInfo | Iterable[int | JobInfo] | Filter
+"""Which jobs an operator's call is for: ids or jobs, one or several, or all that match."""
 
 _OPTIONS = frozenset(JobOptions.__annotations__)
+_STATES = frozenset(State)
+_DIGITS_MAX = 20
 
 
 class Handle:
@@ -125,7 +132,7 @@ class Handle:
         retention: Retention | None = None,
         clock: Clock = SYSTEM,
     ) -> None:
-        self.url = check_url(url)
+        self.url = _check_url(url)
         self.name = check_queue_name(name)
         self._max_attempts = check_attempts(max_attempts)
         self._lease_s = seconds(visibility_timeout, name="visibility_timeout")
@@ -142,28 +149,39 @@ class Handle:
         self._lock = threading.Lock()
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}({self.url!r}, name={self.name!r})"
+        shown = f"{type(self).__name__}({masked(self.url)!r}, name={self.name!r})"
+        return f"<closed {shown}>" if self._closed else shown
 
     def _open(self) -> LocalStore:
         with self._lock:
             if self._closed:
                 raise Closed(f"this handle on queue {self.name!r} is closed; make a new one")
             if self._local_store is None:
-                self._local_store = local_store(self.url, self._clock)
-                self._view = View(self._local_store.queue(self.name))
-                self._declare(self._local_store.edge.store)
+                opened = local_store(self.url, self._clock)
+                try:
+                    self._declare(opened.edge.store)
+                    self._view = View(opened.queue(self.name))
+                except BaseException:
+                    opened.close_handle()
+                    raise
+                # Last, since others read it without the lock: what they see is whole.
+                self._local_store = opened
             return self._local_store
 
     def _declare(self, store: Store) -> None:
-        """Make the queue unless it is there, and say so if it is there with another capacity."""
-        stored, wanted = store.declare(self.name, self._settings), self._settings.capacity
-        if wanted is not None and stored.capacity != wanted:
-            _log.warning(
-                "queue %s has capacity %s, so %s is not used; change it with q.configure(capacity=)",
-                self.name,
-                stored.capacity,
-                wanted,
-            )
+        """Make the queue unless it is there, and say so if it is there with other settings."""
+        stored = store.declare(self.name, self._settings)
+        for name in ("capacity", "backoff", "retention"):
+            wanted, there = getattr(self._settings, name), getattr(stored, name)
+            if wanted is not None and there != wanted:
+                _log.warning(
+                    "queue %s has %s %s, so %s is not used; change it with q.configure(%s=)",
+                    self.name,
+                    name,
+                    there,
+                    wanted,
+                    name,
+                )
 
     def _start_closing(self) -> LocalStore | None:
         """Refuse all further calls; what is left to close, for the first caller only."""
@@ -210,7 +228,7 @@ class Handle:
         """The job, checked and encoded. Raises ArgumentError or PayloadError; nothing is stored then."""
         body, tag = codec.encode(new.payload)
         run_at = None if new.run_at is None else instant(new.run_at, name="run_at")
-        delay_s = seconds(new.delay, name="delay")
+        delay_s = 0.0 if new.delay is None else seconds(new.delay, name="delay")
         if run_at is not None and delay_s:
             raise ArgumentError("give delay= or run_at=, not both")
         expires_at = instant(new.expires, name="expires") if isinstance(new.expires, datetime) else None
@@ -245,8 +263,15 @@ class Handle:
         return self._draft(NewJob(payload, priority, **options))
 
     def _drafts(self, jobs: Iterable[object]) -> list[Draft]:
-        """Several jobs, all checked before any is stored."""
-        drafts = [self._draft(job if type(job) is NewJob else NewJob(job)) for job in jobs]
+        """Several jobs, all checked before any is stored; an error says which one it is about."""
+        drafts: list[Draft] = []
+        for job in several(jobs, "enqueue_many takes a list of payloads or NewJobs"):
+            try:
+                drafts.append(self._draft(job if type(job) is NewJob else NewJob(job)))
+            except PayloadError as error:
+                raise PayloadError(f"jobs[{len(drafts)}].{error.args[0]}") from None
+            except ArgumentError as error:
+                raise ArgumentError(f"jobs[{len(drafts)}]: {error.args[0]}") from None
         if len(drafts) > BATCH_MAX:
             raise ArgumentError(f"one call takes at most {BATCH_MAX:,} jobs, got {len(drafts):,}; split it")
         return drafts
@@ -281,13 +306,19 @@ class Handle:
         )
 
     def _settle(self, leases: Iterable[Lease], verdict: Verdict) -> Flow[list[Outcome]]:
-        checked = [(self._check(lease), verdict) for lease in leases]
+        given = several(leases, "ack_many takes a list of leases")
+        checked = [(self._check(lease), verdict) for lease in given]
         return (yield from flows.settle(self._local, checked))
 
     def _nack(
         self, lease: Lease, delay: float | timedelta | None, error: BaseException | str | None
     ) -> Flow[Outcome]:
         delay_s = None if delay is None else seconds(delay, name="delay")
+        # By its type alone: an exception's own `__class__` may raise.
+        if error is not None and not issubclass(type(error), BaseException | str):
+            raise ArgumentError(
+                f"error= is what went wrong, an exception or a str, not {type(error).__name__}"
+            )
         failure = None if error is None else capture(error)
         return (yield from flows.nack(self._local, self._check(lease), delay_s=delay_s, error=failure))
 
@@ -302,7 +333,7 @@ class Handle:
 
     def _get(self, job_id: int) -> Flow[JobInfo | None]:
         job = yield from self._job(job_id)
-        return None if job is None else self._info(job)
+        return None if job is None else (yield from self._infos([job]))[0]
 
     def _terminal_of(self, job_id: int) -> Flow[Terminal | None]:
         job = yield from self._job(job_id)
@@ -317,7 +348,7 @@ class Handle:
     def _jobs(self, state: States, after: int, limit: int) -> Flow[list[JobInfo]]:
         which = Filter(queue=self.name, states=state)
         jobs = yield from flows.ask(Store.scan, which, after=check_id(after), limit=check_limit(limit))
-        return [self._info(job) for job in jobs]
+        return (yield from self._infos(jobs))
 
     def _counts(self) -> Flow[Counts]:
         return (yield from flows.ask(Store.counts, [self.name]))[self.name]
@@ -325,7 +356,7 @@ class Handle:
     def _stored_settings(self) -> Flow[Settings]:
         return (yield from flows.ask(Store.queues))[self.name]
 
-    def _amend(self, which: int | Iterable[int] | Filter, act: Act, *, force: bool = False) -> Flow[Changed]:
+    def _amend(self, which: Which, act: Act, *, force: bool = False) -> Flow[Changed]:
         chosen = self._which(which)
         return (yield from flows.ask(Store.amend, chosen, act, queue=self.name, force=force))
 
@@ -342,11 +373,13 @@ class Handle:
         pruned = yield from flows.ask(Store.prune, limit=check_limit(limit))
         return sum(pruned.values())
 
-    def _info(self, job: Job) -> JobInfo:
+    def _infos(self, jobs: Iterable[Job]) -> Flow[list[JobInfo]]:
+        paused = (yield from self._stored_settings()).paused
         clock = self._edge.clock
-        return info_of(job, now=clock.interval(), now_at=clock.calendar())
+        now, now_at = clock.interval(), clock.calendar()
+        return [info_of(job, now=now, now_at=now_at, paused=paused) for job in jobs]
 
-    def _which(self, which: int | Iterable[int] | Filter) -> list[int] | Filter:
+    def _which(self, which: Which) -> list[int] | Filter:
         """Ids, or a filter narrowed to this queue."""
         if isinstance(which, Filter):
             if which.queue not in (None, self.name):
@@ -354,7 +387,40 @@ class Handle:
                     f"the filter names queue {which.queue!r}, but this is queue {self.name!r}"
                 )
             return Filter(queue=self.name, states=which.states, task=which.task, worker=which.worker)
-        return [check_id(job_id) for job_id in ([which] if isinstance(which, int) else which)]
+        if isinstance(which, int | JobInfo):
+            which = [which]
+        named: object = which
+        state = str(named) if isinstance(named, str) and named in _STATES else "dead"
+        given = several(which, f"pass ids, jobs, or Filter(states={state!r})")
+        return [check_id(job.id if isinstance(job, JobInfo) else job) for job in given]
+
+
+def several(items: Iterable[T], expected: str) -> Iterable[T]:
+    """The items, if these are several of something; else ArgumentError, which says what is expected.
+
+    What can be iterated over but is one value to whoever passed it (a str, bytes, a dict) is refused too.
+    """
+    if isinstance(items, str | bytes | bytearray | memoryview | Mapping) or not isinstance(items, Iterable):
+        raise ArgumentError(f"{expected}, got {type(items).__name__}")
+    return items
+
+
+def _got(value: object) -> str:
+    """What was given, for an error: an int itself, as long as it is short; else its type."""
+    if type(value) is int and abs(value) < 10**_DIGITS_MAX:
+        return f"got {value}"
+    return f"got an int of {value.bit_length()} bits" if type(value) is int else f"got {type(value).__name__}"
+
+
+def _check_url(url: object) -> str:
+    """The URL of a store; else ConfigError, also for who gave a queue's name in its place."""
+    try:
+        return check_url(url)
+    except ConfigError as error:
+        # Nothing is shown that could be the secret part of a URL.
+        if not isinstance(url, str) or not QUEUE_NAME.fullmatch(url):
+            raise
+        raise ConfigError(f"{error.args[0]}; for a queue's name write Queue(name={url!r})") from None
 
 
 def check_priority(priority: object) -> int:
@@ -369,14 +435,18 @@ def check_priority(priority: object) -> int:
 def check_attempts(attempts: object) -> int:
     """How many runs a job gets; else ArgumentError."""
     if type(attempts) is not int or not 1 <= attempts <= MAX_ATTEMPTS_MAX:
-        raise ArgumentError(f"max_attempts counts the first run: an int from 1 to {MAX_ATTEMPTS_MAX:,}")
+        raise ArgumentError(
+            f"max_attempts counts the first run: an int from 1 to {MAX_ATTEMPTS_MAX:,}, {_got(attempts)}"
+        )
     return attempts
 
 
 def check_capacity(capacity: object) -> int | None:
     """Most open jobs, or None for no bound; else ArgumentError."""
     if capacity is not None and (type(capacity) is not int or capacity < 1):
-        raise ArgumentError("capacity is the most open jobs: an int from 1, or None for no bound")
+        raise ArgumentError(
+            f"capacity is the most open jobs: an int from 1, or None for no bound; {_got(capacity)}"
+        )
     return capacity
 
 
@@ -397,7 +467,7 @@ def check_id(job_id: object) -> int:
 def check_limit(limit: object) -> int:
     """How many at most: an int from 1 to 100,000; else ArgumentError."""
     if type(limit) is not int or not 1 <= limit <= BATCH_MAX:
-        raise ArgumentError(f"limit must be an int from 1 to {BATCH_MAX:,}")
+        raise ArgumentError(f"limit must be an int from 1 to {BATCH_MAX:,}, {_got(limit)}")
     return limit
 
 

@@ -60,8 +60,11 @@ class JobInfo(msgspec.Struct, frozen=True, kw_only=True):
     __rich_repr__ = shown_as_repr
 
 
-def info_of(job: Job, *, now: float, now_at: float) -> JobInfo:
-    """What is shown of a record, at interval time `now` and calendar time `now_at`."""
+def info_of(job: Job, *, now: float, now_at: float, paused: bool) -> JobInfo:
+    """What is shown of a record, at interval time `now` and calendar time `now_at`.
+
+    paused: whether its queue is.
+    """
     same = {name: getattr(job, name) for name in _SAME}
     return JobInfo(
         **same,
@@ -71,7 +74,7 @@ def info_of(job: Job, *, now: float, now_at: float) -> JobInfo:
         run_at=_instant(job.run_at),
         expires_at=None if job.expires_at is None else _instant(job.expires_at),
         ended_at=None if job.ended_at is None else _instant(job.ended_at),
-        next=_next(job, now, now_at),
+        next=_next(job, now, now_at, paused=paused),
     )
 
 
@@ -81,14 +84,18 @@ _SAME = (
 )
 
 
-def _next(job: Job, now: float, now_at: float) -> str:
+def _next(job: Job, now: float, now_at: float, *, paused: bool) -> str:
     match job.state:
+        case State.READY | State.SCHEDULED if paused:
+            return "waits: its queue is paused"
         case State.READY:
             return "runs as soon as a worker is free"
         case State.SCHEDULED:
             return f"due in {max(0.0, job.run_at - now_at):.1f} s"
         case State.LEASED:
             asked = "; its cancel is requested" if job.cancel_requested else ""
+            if job.lease_end <= now:
+                return f"its lease has ended; any worker may take it over{asked}"
             return f"runs on {job.worker}; its lease ends in {job.lease_end - now:.1f} s{asked}"
         case State.HELD:
             return f"waits for a worker that knows {job.task or 'jobs without a task'}"

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from types import TracebackType
 from typing import Self
 
 from ulak.clock import Clock
 from ulak.core.store import Store, Until
-from ulak.errors import ConfigError
+from ulak.errors import ArgumentError, ConfigError
 from ulak.names import QUEUE_NAME
 from ulak.storage.drive import Edge
 from ulak.storage.memory import MemoryStore
+
+_log = logging.getLogger("ulak")
 
 
 class LocalQueue:
@@ -22,8 +25,8 @@ class LocalQueue:
     def __init__(self, store: Store, name: str) -> None:
         self.rejected = 0
         self.stale = 0
+        self.name = name
         self._store = store
-        self._name = name
         self._lock = threading.Lock()
         self._active = 0
         self._registered = False
@@ -49,12 +52,20 @@ class LocalQueue:
         with self._lock:
             self._active -= registered
             self._registered = True
+            unfinished = 0 if registered else self._active
+        if unfinished:
+            _log.warning(
+                "queue %s: mark_producer_finished() is for a producer that never registered; %d registered "
+                "with q.producer() have not finished, so the queue stays open: call producer.finish()",
+                self.name,
+                unfinished,
+            )
         self.wake_all()
 
     def wake_all(self) -> None:
         """Make every waiter of this process look again."""
         for until in Until:
-            self._store.line(until, self._name).wake_all()
+            self._store.line(until, self.name).wake_all()
 
     def count_rejected(self) -> None:
         """An enqueue found no room."""
@@ -104,6 +115,9 @@ class Producer:
                 return
             self._finished = True
         self._local.finish(registered=True)
+
+    def __repr__(self) -> str:
+        return f"Producer(queue={self._local.name!r}, finished={self._finished})"
 
     def __enter__(self) -> Self:
         return self
@@ -163,14 +177,18 @@ def local_store(url: str, clock: Clock) -> LocalStore:
     """This process's view of the store of this URL, with one more handle open on it.
 
     `memory://` is private: a store of its own each time. Any other URL is shared inside the process.
+    Raises ArgumentError if the store is open with another clock.
     """
     with _registry_lock:
-        local = _registry.get(url)
-        if local is None:
-            local = LocalStore(url, Edge(MemoryStore(clock), clock))
-            if url != PRIVATE_URL:
-                _registry[url] = local
+        local = _registry.get(url) or LocalStore(url, Edge(MemoryStore(clock), clock))
+        if local.edge.clock is not clock:
+            raise ArgumentError(
+                f"{masked(url)} is open in this process with another clock; pass that one as clock=, "
+                "or take another URL"
+            )
         local.open_handle()
+        if url != PRIVATE_URL:
+            _registry[url] = local
         return local
 
 
@@ -191,3 +209,15 @@ def check_url(url: object) -> str:
     if rest and not QUEUE_NAME.fullmatch(rest):
         raise ConfigError(f"the name in 'memory://name' must match {QUEUE_NAME.pattern}")
     return url
+
+
+def masked(url: str) -> str:
+    """The URL as it may be shown: without a user's name and password.
+
+    >>> masked("redis://ada:secret@host/0")
+    'redis://***@host/0'
+    """
+    scheme, separator, rest = url.partition("://")
+    # Up to the last "@", since a password may hold one.
+    _, at, place = rest.rpartition("@")
+    return f"{scheme}{separator}***@{place}" if at else url

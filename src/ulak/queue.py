@@ -19,14 +19,13 @@ from ulak.core.store import (
     Changed,
     Delete,
     Edit,
-    Filter,
     Redrive,
     Reprioritise,
     Retention,
     Settings,
     Unset,
 )
-from ulak.handle import Handle, JobOptions, States, check_backoff, check_priority
+from ulak.handle import Handle, JobOptions, States, Which, check_backoff, check_priority
 from ulak.info import JobInfo
 from ulak.local import Producer
 from ulak.storage.drive import run
@@ -56,7 +55,9 @@ class Queue(Handle):
         """Store a job and return its id; waits for room, first come first served.
 
         payload: bytes or str as they are, anything else as JSON; higher priority first.
-        timeout: longest wait for room (None: for ever; inside a handler: not at all). options: `JobOptions`.
+        timeout: longest wait for room (None: for ever; inside a handler: not at all).
+        options, as in `JobOptions`: delay or run_at, expires, unique_key, idempotency_key, max_attempts,
+        backoff, headers.
         Returns a `Duplicate` (an int: the existing id) if a job stands for its key already.
         Raises QueueFull, Closed, WouldDeadlock, ArgumentError, PayloadError; nothing was stored then.
         """
@@ -102,7 +103,8 @@ class Queue(Handle):
     ) -> Outcome:
         """Give the job back as failed; dead if that was its last attempt.
 
-        delay: until it is ready again (None: the stored backoff; no policy: at once).
+        delay: until it is ready again (None: the stored backoff; no policy: at once). error: what went wrong,
+        kept in the job's history.
         """
         return run(self._edge, self._nack(lease, delay, error))
 
@@ -149,25 +151,26 @@ class Queue(Handle):
         """Jobs with id > `after`, by id, at most `limit`; page on with the last id."""
         return run(self._edge, self._jobs(state, after, limit))
 
-    def redrive(self, which: int | Iterable[int] | Filter) -> Changed:
-        """Bring dead, cancelled or expired jobs back: same id, place and history, attempts at 0."""
+    def redrive(self, which: Which) -> Changed:
+        """Bring dead, cancelled or expired jobs back: same id, place and history, attempts at 0.
+
+        which, here and in the calls below: ids or `JobInfo`s, one or several, or a `Filter`.
+        """
         return run(self._edge, self._amend(which, Redrive()))
 
-    def cancel(self, which: int | Iterable[int] | Filter) -> Changed:
+    def cancel(self, which: Which) -> Changed:
         """End waiting jobs as cancelled; ask running ones to stop (their ack still wins)."""
         return run(self._edge, self._amend(which, Cancel()))
 
-    def reprioritise(
-        self, which: int | Iterable[int] | Filter, *, priority: int, force: bool = False
-    ) -> Changed:
+    def reprioritise(self, which: Which, *, priority: int, force: bool = False) -> Changed:
         """Give open jobs another priority; leased ones only by force, for their next delivery."""
         return run(self._edge, self._amend(which, Reprioritise(check_priority(priority)), force=force))
 
-    def delete(self, which: int | Iterable[int] | Filter, *, force: bool = False) -> Changed:
+    def delete(self, which: Which, *, force: bool = False) -> Changed:
         """Remove jobs for good; leased ones only by force."""
         return run(self._edge, self._amend(which, Delete(), force=force))
 
-    def edit(self, job_id: int, payload: object) -> Changed:
+    def edit(self, job_id: int | JobInfo, payload: object) -> Changed:
         """Replace the payload of a job that is neither leased nor finished; `redrive` a dead one then."""
         return run(self._edge, self._amend(job_id, Edit(*codec.encode(payload))))
 
@@ -203,7 +206,10 @@ class Queue(Handle):
         return Producer(self._local.local)
 
     def mark_producer_finished(self) -> None:
-        """Say that the only producer of this process has finished."""
+        """Say that the only producer of this process has finished, if it never registered.
+
+        A registered one says so itself, by `producer.finish()` or by leaving its `with`.
+        """
         self._local.local.finish(registered=False)
 
     def workers(

@@ -178,12 +178,55 @@ def test_a_named_store_and_a_single_priority_will_do(capsys: pytest.CaptureFixtu
     assert result["succeeded"] + result["dead_lettered"] == 30
 
 
+def test_what_was_stored_before_is_not_in_the_figures() -> None:
+    run = Run(plan(url="memory://before", max_attempts=1), SimpleQueue())
+    with Queue("memory://before", "demo", max_attempts=1, clock=run._clock) as q:
+        dead = q.enqueue_many([1, 2, 3])
+        for lease in q.deliver_many(3):
+            q.nack(lease)
+        result = run.go(lambda _: None)
+    assert result.passes
+    assert result.as_predicted is True
+    assert (result.open, result.dead_kept) == (0, result.dead_lettered)
+    assert min(letter.id for letter in result.dead_letters) > max(dead)
+
+
+def test_nothing_is_foretold_where_jobs_were_waiting() -> None:
+    run = Run(plan(url="memory://waiting"), SimpleQueue())
+    with Queue("memory://waiting", "demo", max_attempts=1, clock=run._clock) as q:
+        q.enqueue_many([{"ordinal": ordinal, "due_at": 0.0} for ordinal in (1, 2, 3)])
+        result = run.go(lambda _: None)
+        assert q.counts().open == 0
+    assert (result.enqueued, result.open, result.as_predicted) == (100, -3, None)
+    assert result.passes
+
+
+def test_a_run_that_ends_otherwise_than_its_seed_foretold_is_a_failure(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("ulak.cli.demo_run.predict", lambda *_: (4, 1))
+    assert main(["demo", "--jobs", "5", "--fail-rate", "0"]) == 1
+    out = capsys.readouterr().out
+    assert "FAILED  foretold by seed " in out
+    assert out.count("FAILED") == 1
+
+
+def test_a_hint_repeats_the_options_of_the_run(capsys: pytest.CaptureFixture[str]) -> None:
+    argv = "--jobs 5 --fail-rate 0% --base 20ms --cap 1m --seed 3 --url memory://here"
+    assert main(["demo", *split(argv)]) == 0
+    assert capsys.readouterr().out.endswith(
+        "    ulak demo --seed 3 --jobs 5 --base 0.02s --cap 60s --fail-rate 0.9 \\\n"
+        "      --url memory://here --max-attempts 3\n"
+    )
+
+
 def test_the_text_fits_80_columns(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["demo", *split("--jobs 600 --fail-rate 0.5 --max-attempts 2 --seed 3"), *QUICK]) == 0
     printed = capsys.readouterr()
     lines = printed.out.splitlines()
     assert max(map(len, lines)) <= 80
-    assert lines[-1].startswith("  next: ulak demo --seed 3 ")
+    assert lines[-3].startswith("  next: ")
+    assert lines[-2].startswith("    ulak demo --seed 3 ")
     assert printed.err == ""
 
 

@@ -71,12 +71,18 @@ REFUSED = {
         f"error U302: --seed: '{'9' * 39}…' is not a whole number\n  see ulak demo --help\n",
     ),
     "not a share": (
-        ["demo", "--fail-rate", "1.5"],
-        "error U302: --fail-rate: '1.5' is not a share; write 0.2 or 20%\n  see ulak demo --help\n",
+        ["demo", "--fail-rate", "120%"],
+        (
+            "error U302: --fail-rate: '120%' is not a share; write 0.2 or 20%, at most 100%\n"
+            "  see ulak demo --help\n"
+        ),
     ),
     "not a share, though a number to Python": (
         ["demo", "--fail-rate", "nan"],
-        "error U302: --fail-rate: 'nan' is not a share; write 0.2 or 20%\n  see ulak demo --help\n",
+        (
+            "error U302: --fail-rate: 'nan' is not a share; write 0.2 or 20%, at most 100%\n"
+            "  see ulak demo --help\n"
+        ),
     ),
     "not a rate": (
         ["demo", "--rate", "fast"],
@@ -102,7 +108,10 @@ REFUSED = {
     ),
     "base above cap": (
         ["demo", "--base", "2s", "--cap", "1s"],
-        "error U110: Backoff needs 0 < base <= cap, got base=2.0 s and cap=1.0 s\n",
+        (
+            "error U302: --base must be more than 0 and at most --cap: --base is 2s and --cap is 1s\n"
+            "  see ulak demo --help\n"
+        ),
     ),
     "a store that is not there yet": (
         ["demo", "--url", "sqlite:///jobs.db"],
@@ -193,7 +202,7 @@ def test_a_traceback_is_shown_only_if_asked_for(argv: list[str], capsys: pytest.
 def test_a_bug_is_explained_in_two_lines(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def broken(_: object) -> list[str]:
+    def broken(*_: object) -> list[str]:
         raise ZeroDivisionError("by\x1bzero")
 
     monkeypatch.setattr(demo_report, "as_text", broken)

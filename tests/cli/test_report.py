@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import os
 import sys
+from shlex import split
 from typing import Any
 
 import pytest
@@ -14,7 +15,7 @@ from tests.cli.test_demo import plan
 from ulak import __version__
 from ulak.cli import demo_progress
 from ulak.cli.demo_plan import DeadLetter, Latency, Result, Snapshot
-from ulak.cli.demo_report import as_text, header
+from ulak.cli.demo_report import as_json, as_text, header
 from ulak.metrics import Histogram
 
 
@@ -53,7 +54,7 @@ def test_the_summary_of_a_good_run() -> None:
         "done in 500ms   4000 jobs/s   4978 attempts/s",
         "  enqueued 2000   processed 2489   succeeded 1999   failed 490",
         "  retries 489   dead-lettered 1   reclaimed 0   stale 0   rejected 0",
-        "  producer blocked 100ms (25%)   peak open 256 of 256",
+        "  producer blocked 100ms (25% of its time)   peak open 256 of 256",
         "  latency                       p50      p95      p99      max",
         "    enqueue to settled         41ms     41ms     41ms     41ms",
         "    accepted to settled        41ms     41ms     41ms     41ms",
@@ -64,7 +65,8 @@ def test_the_summary_of_a_good_run() -> None:
         "        ok      foretold by seed 7: succeeded 1999, dead-lettered 1",
         "  1 dead letter",
         "    #1731, 5 attempts, InjectedFailure: \\x1b[31mno",
-        "  next: ulak demo --seed 7 --fail-rate 0.9 --max-attempts 3   more dead letters",
+        "  next: more dead letters",
+        "    ulak demo --seed 7 --fail-rate 0.9 --max-attempts 3",
     ]
 
 
@@ -73,7 +75,7 @@ def test_the_summary_of_a_stopped_run_has_open_jobs_and_no_prediction() -> None:
     assert lines[0].startswith("stopped in 500ms")
     assert "        ok      enqueued 2003 = succeeded 1999 + dead-lettered 1 + open 3" in lines
     assert not any("foretold" in line for line in lines)
-    assert lines[-1] == "  next: ulak demo --seed 7   the same failures, to the end this time"
+    assert lines[-2:] == ["  next: the same failures, to the end this time", "    ulak demo --seed 7"]
 
 
 def test_the_summary_says_what_does_not_add_up() -> None:
@@ -86,14 +88,36 @@ def test_the_summary_counts_the_dead_letters_it_does_not_show() -> None:
     lines = as_text(result(dead_lettered=9, dead_kept=4, plan=plan(fail_rate=0.9)))
     at = lines.index("  9 dead letters, 5 of them pruned (--keep-dead)")
     assert lines[at + 2] == "    and 3 more"
-    assert lines[-1] == "  next: ulak demo --seed 7 --capacity 16 --rate 500   an open loop, less room"
-    assert as_text(result(dead_lettered=9, dead_kept=0, dead_letters=()))[-2].startswith("  9 dead letters")
+    assert lines[-2:] == [
+        "  next: an open loop, less room",
+        "    ulak demo --seed 7 --capacity 16 --rate 500",
+    ]
+    assert as_text(result(dead_lettered=9, dead_kept=0, dead_letters=()))[-3].startswith("  9 dead letters")
+
+
+def test_what_to_run_next_repeats_the_options_and_can_be_pasted() -> None:
+    given = {"--jobs": "600", "--base": "0.001s", "--capacity": "9", "--url": "x://ada:secret@host/a b"}
+    head, command = as_text(result(plan=plan(fail_rate=0.9)), given)[-2:]
+    assert head == "  next: an open loop, less room"
+    assert split(command.replace("\\\n", "")) == [
+        *("ulak", "demo", "--seed", "7", "--jobs", "600", "--base", "0.001s", "--capacity", "16"),
+        *("--url", "x://***@host/a b", "--rate", "500"),
+    ]
+    assert max(map(len, command.splitlines())) <= 80
+
+
+def test_no_password_is_printed() -> None:
+    secret = plan(url="x://ada:pass@word@host/0")
+    for text in ("\n".join(header(secret)), as_json(result(plan=secret))):
+        assert "x://***@host/0" in text
+        assert "pass" not in text.replace("passes", "")
 
 
 def test_a_run_without_any_job_divides_nothing_by_zero() -> None:
     empty = Latency(Histogram(), Histogram(), Histogram())
     lines = as_text(result(elapsed_s=0.0, producing_s=0.0, blocked_s=0.0, latency=empty))
     assert lines[0] == "done in 0s   0 jobs/s   0 attempts/s"
+    assert "    enqueue to settled            -        -        -        -" in lines
 
 
 def test_the_header() -> None:
@@ -105,9 +129,11 @@ def test_the_header() -> None:
 
 def test_the_progress_line() -> None:
     at = Snapshot(elapsed_s=2.0, ended=2400, open=64, retrying=9, blocked_s=0.5, producing_s=2.0)
-    expected = "2400/2000  1.2k/s  open 64/256  retrying 9  blocked 25%"
+    expected = "2400/2000  1.2k/s  open 64/256  retrying 9  producer blocked 25%"
     assert demo_progress.line_of(result().plan, at) == expected
-    assert demo_progress.line_of(plan(), Snapshot()) == "0/100  0/s  open 0/10  retrying 0  blocked 0%"
+    assert (
+        demo_progress.line_of(plan(), Snapshot()) == "0/100  0/s  open 0/10  retrying 0  producer blocked 0%"
+    )
     assert "  1.5M/s  " in demo_progress.line_of(plan(), Snapshot(elapsed_s=2.0, ended=3_000_000))
 
 

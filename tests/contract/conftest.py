@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 import pytest
 
+from tests.support.queues import Make, handles
 from ulak.clock import Clock
 from ulak.core.store import Capabilities, Store
 from ulak.storage.memory import MemoryStore
@@ -84,3 +85,22 @@ def store(kind: StorageKind, clock: ManualClock) -> Iterator[Store]:
     made.open()
     yield made
     made.close()
+
+
+@pytest.fixture
+def new_url(kind: StorageKind) -> Callable[[], str]:
+    """Names a new, empty store each time it is called."""
+    return kind.url
+
+
+@pytest.fixture
+def queue_url(new_url: Callable[[], str]) -> str:
+    """A new, empty store."""
+    return new_url()
+
+
+@pytest.fixture
+def make(queue_url: str, clock: ManualClock) -> Iterator[Make]:
+    """Opens handles on one store, on the test's clock, and closes them in the end."""
+    with handles(queue_url, clock=clock) as make:
+        yield make

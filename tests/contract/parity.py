@@ -1,87 +1,11 @@
 """The two systems that ulak contains whole: what they tested or left untested, and which test here has it.
 
-The first is an in-memory priority queue with leases, the second a bounded worker pool with retries. Also the
-fixtures of the parity tests; a test file takes them over by assignment.
+The first is an in-memory priority queue with leases, the second a bounded worker pool with retries.
 """
 
 from __future__ import annotations
 
-import threading
-import time
-from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import Future
-from typing import TypeVar
-
-import pytest
-
-from tests.contract import conftest
-from ulak import Queue
-from ulak.testing import ManualClock
-
-R = TypeVar("R")
-
-PATIENCE_S = 10.0
-"""How long a test waits, in real time, for what should happen at once."""
-
-kind = conftest.kind
-
-
-@pytest.fixture
-def new_url(kind):
-    """Names a new, empty store each time it is called; of every kind that must keep the contract."""
-    return kind.url
-
-
-@pytest.fixture
-def queue_url(new_url):
-    """One new, empty store."""
-    return new_url()
-
-
-@pytest.fixture
-def clock():
-    """The time, which only the test moves."""
-    return ManualClock()
-
-
-@pytest.fixture
-def make_queue(queue_url, clock) -> Iterator[Callable[..., Queue]]:
-    """Opens handles on the store and on the clock, unless told otherwise, and closes them in the end."""
-    opened: list[Queue] = []
-
-    def make(name="default", *, url=queue_url, **options):
-        opened.append(Queue(url, name, **{"clock": clock, **options}))
-        return opened[-1]
-
-    yield make
-    for queue in opened:
-        queue.close()
-
-
-def in_thread(call: Callable[[], R]) -> Future[R]:
-    """Run it in a daemon thread: a call that never returns fails its test, and does not hold up the run."""
-    future: Future[R] = Future()
-
-    def main() -> None:
-        try:
-            future.set_result(call())
-        except BaseException as error:  # noqa: BLE001 - it belongs to whoever asks for the result
-            future.set_exception(error)
-
-    threading.Thread(target=main, daemon=True).start()
-    return future
-
-
-def until(fact: Callable[[], object], *, clock: ManualClock | None = None) -> None:
-    """Look until it is so, and let a tenth of a second pass on the clock after each look; else fail."""
-    look = threading.Event()
-    give_up_at = time.monotonic() + PATIENCE_S
-    while not fact():
-        assert time.monotonic() < give_up_at, "what the test waits for did not happen"
-        look.wait(0.001)
-        if clock is not None:
-            clock.advance(0.1)
-
+from collections.abc import Mapping
 
 LEASE = "tests.contract.test_parity_lease"
 EDGES = "tests.contract.test_parity_edges"
@@ -92,8 +16,10 @@ CONFLICTS = "tests.contract.test_parity_conflicts"
 ASYNC = "tests.contract.test_parity_async"
 DEMO = "tests.contract.test_parity_demo"
 POOL = "tests.worker.test_parity_pool"
+POOL_RULES = "tests.worker.test_parity_pool_rules"
+POOL_ENDS = "tests.worker.test_parity_pool_ends"
 
-FILES = (LEASE, EDGES, DEFECTIVE, PROPERTIES, RULES, CONFLICTS, ASYNC, DEMO, POOL)
+FILES = (LEASE, EDGES, DEFECTIVE, PROPERTIES, RULES, CONFLICTS, ASYNC, DEMO, POOL, POOL_RULES, POOL_ENDS)
 
 UNIT_TESTS = (
     "enqueue_makes_pending",

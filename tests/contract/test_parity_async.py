@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from tests.contract import parity
+from tests.support.waiting import WAIT_S
 from ulak import (
     FULL,
     AsyncQueue,
@@ -22,8 +22,6 @@ from ulak import (
 )
 from ulak.clock import SYSTEM
 
-kind, new_url, queue_url, clock = parity.kind, parity.new_url, parity.queue_url, parity.clock
-
 OK, STALE = Outcome.OK, Outcome.STALE
 
 
@@ -32,7 +30,7 @@ def run(queue_url, clock):
     """Run a coroutine function that gets a maker of queues, on a loop of its own and within the patience."""
 
     async def main(scene):
-        async with contextlib.AsyncExitStack() as stack, asyncio.timeout(parity.PATIENCE_S):
+        async with contextlib.AsyncExitStack() as stack, asyncio.timeout(WAIT_S):
 
             async def make(name="default", *, url=queue_url, **options):
                 return await stack.enter_async_context(AsyncQueue(url, name, **{"clock": clock, **options}))

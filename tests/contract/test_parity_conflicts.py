@@ -1,15 +1,13 @@
 """Where the two systems disagreed, and which of them ulak follows."""
 
-from tests.contract import parity
+from tests.support.threads import Running
+from tests.support.waiting import eventually
 from ulak import FULL, Backoff, Keep, Retention, Terminal
 
-kind, new_url, queue_url = parity.kind, parity.new_url, parity.queue_url
-clock, make_queue = parity.clock, parity.make_queue
 
-
-def test_C1_backoff_says_when_and_age_says_where(make_queue, clock):
+def test_C1_backoff_says_when_and_age_says_where(make, clock):
     # All four fail together and come back at different times, but among the ready the oldest is first.
-    queue = make_queue()
+    queue = make()
     queue.enqueue_many(["a", "b", "c", "d"])
     leases = queue.deliver_many(4)
     for lease, delay in zip(leases, (30, 10, 20, 10), strict=True):
@@ -20,8 +18,8 @@ def test_C1_backoff_says_when_and_age_says_where(make_queue, clock):
     assert [queue.deliver().payload for _ in range(3)] == ["a", "c", "d"]
 
 
-def test_C1_a_nack_without_delay_is_the_first_seed_even_under_a_backoff(make_queue):
-    queue = make_queue(max_attempts=3, backoff=Backoff(base=60, cap=60, floor=60))
+def test_C1_a_nack_without_delay_is_the_first_seed_even_under_a_backoff(make):
+    queue = make(max_attempts=3, backoff=Backoff(base=60, cap=60, floor=60))
     queue.enqueue_many(["a", "b"])
     delivered = []
     for _ in range(3):
@@ -32,8 +30,8 @@ def test_C1_a_nack_without_delay_is_the_first_seed_even_under_a_backoff(make_que
     assert queue.deliver().payload == "b"
 
 
-def test_C2_a_queue_is_unbounded_unless_it_is_given_a_capacity(make_queue):
-    free, bounded = make_queue(), make_queue("bounded", capacity=1)
+def test_C2_a_queue_is_unbounded_unless_it_is_given_a_capacity(make):
+    free, bounded = make(), make("bounded", capacity=1)
     assert free.settings().capacity is None
     free.enqueue_many([b""] * 20_000)
     assert free.try_enqueue(b"one more")
@@ -41,39 +39,39 @@ def test_C2_a_queue_is_unbounded_unless_it_is_given_a_capacity(make_queue):
     assert bounded.try_enqueue("b") is FULL
 
 
-def test_C3_a_delivery_can_wait_for_work(make_queue, clock):
-    queue = make_queue()
-    waiter = parity.in_thread(lambda: queue.deliver(timeout=60))
-    parity.until(lambda: clock.sleepers == 1)
+def test_C3_a_delivery_can_wait_for_work(make, clock):
+    queue = make()
+    waiter = Running(lambda: queue.deliver(timeout=60))
+    eventually(lambda: clock.sleepers == 1)
     queue.enqueue("a")
-    assert waiter.result(parity.PATIENCE_S).payload == "a"
+    assert waiter.result().payload == "a"
 
 
-def test_C3_a_waiting_delivery_gives_up_in_time(make_queue, clock):
-    queue = make_queue()
+def test_C3_a_waiting_delivery_gives_up_in_time(make, clock):
+    queue = make()
     start = clock.interval()
-    waiter = parity.in_thread(lambda: queue.deliver(timeout=3))
-    parity.until(waiter.done, clock=clock)
-    assert waiter.result(0) is None
+    waiter = Running(lambda: queue.deliver(timeout=3))
+    eventually(lambda: waiter.is_over, clock=clock)
+    assert waiter.result() is None
     assert clock.interval() - start >= 3
 
 
-def test_C3_a_waiting_delivery_takes_what_becomes_due_or_is_reclaimed(make_queue, clock):
-    queue = make_queue()
+def test_C3_a_waiting_delivery_takes_what_becomes_due_or_is_reclaimed(make, clock):
+    queue = make()
     queue.enqueue("leased", 1)
     queue.deliver()
     queue.enqueue("delayed", delay=40)
     for expected, due_s in [("leased", 30), ("delayed", 10)]:
         start = clock.interval()
-        waiter = parity.in_thread(lambda: queue.deliver(timeout=None))
-        parity.until(waiter.done, clock=clock)
-        lease = waiter.result(0)
+        waiter = Running(lambda: queue.deliver(timeout=None))
+        eventually(lambda waiter=waiter: waiter.is_over, clock=clock)
+        lease = waiter.result()
         assert (lease.payload, clock.interval() - start >= due_s - 1) == (expected, True)
         queue.ack(lease)
 
 
-def test_C5_pending_waits_and_open_is_unfinished(make_queue):
-    queue = make_queue()
+def test_C5_pending_waits_and_open_is_unfinished(make):
+    queue = make()
     queue.enqueue_many(["leased", "ready"])
     queue.enqueue("delayed", delay=60)
     queue.deliver()
@@ -82,9 +80,9 @@ def test_C5_pending_waits_and_open_is_unfinished(make_queue):
     assert (counts.pending, counts.open) == (2, 3)
 
 
-def test_C6_what_is_kept_is_a_setting_and_bounded_by_default(make_queue, clock):
+def test_C6_what_is_kept_is_a_setting_and_bounded_by_default(make, clock):
     # A default bound in number and age has its own test; here it is replaced, and by age alone.
-    queue = make_queue(max_attempts=1)
+    queue = make(max_attempts=1)
     queue.configure(retention=Retention(*(Keep(1_000, age_s) for age_s in (10, 100, 10, 10))))
     acked, dead = queue.enqueue_many(["acked", "dead"])
     first, second = queue.deliver_many(2)

@@ -8,7 +8,6 @@ import tracemalloc
 
 import pytest
 
-from tests.contract import parity
 from ulak import (
     ArgumentError,
     Backoff,
@@ -21,9 +20,6 @@ from ulak import (
     Terminal,
     WrongQueue,
 )
-
-kind, new_url, queue_url = parity.kind, parity.new_url, parity.queue_url
-clock, make_queue = parity.clock, parity.make_queue
 
 OK, STALE = Outcome.OK, Outcome.STALE
 HUNDRED_YEARS_S = 100 * 365.25 * 86_400
@@ -58,11 +54,11 @@ SETTLE = {
 
 @pytest.mark.parametrize("call", SETTLE)
 @pytest.mark.parametrize("other", ["other name", "other store", "both"])
-def test_a_lease_of_another_queue_is_refused(make_queue, new_url, call, other):
+def test_a_lease_of_another_queue_is_refused(make, new_url, call, other):
     # In two stores both ids and deliveries are the same, which is what the first system fell for.
-    queue = make_queue()
+    queue = make()
     options = {} if other == "other name" else {"url": new_url()}
-    stranger = make_queue("default" if other == "other store" else "other", **options)
+    stranger = make("default" if other == "other store" else "other", **options)
     queue.enqueue("mine")
     its_id = stranger.enqueue("its")
     lease, its_lease = queue.deliver(), stranger.deliver()
@@ -73,8 +69,8 @@ def test_a_lease_of_another_queue_is_refused(make_queue, new_url, call, other):
     assert (queue.ack(lease), stranger.ack(its_lease)) == (OK, OK)
 
 
-def test_one_foreign_lease_spoils_a_batch_before_any_of_it_is_settled(make_queue):
-    queue, stranger = make_queue(), make_queue("other")
+def test_one_foreign_lease_spoils_a_batch_before_any_of_it_is_settled(make):
+    queue, stranger = make(), make("other")
     queue.enqueue("mine")
     stranger.enqueue("its")
     mine, its = queue.deliver(), stranger.deliver()
@@ -83,8 +79,8 @@ def test_one_foreign_lease_spoils_a_batch_before_any_of_it_is_settled(make_queue
     assert (queue.counts().leased, stranger.counts().leased) == (1, 1)
 
 
-def test_what_is_no_lease_is_refused(make_queue):
-    queue = make_queue()
+def test_what_is_no_lease_is_refused(make):
+    queue = make()
     job_id = queue.enqueue("a")
     queue.deliver()
     for nonsense in (job_id, None, "lease", (job_id, 1)):
@@ -149,8 +145,8 @@ PAYLOADS = {
 
 
 @pytest.mark.parametrize("name", PAYLOADS)
-def test_a_hostile_payload_is_refused_and_poisons_nothing(make_queue, name):
-    queue = make_queue()
+def test_a_hostile_payload_is_refused_and_poisons_nothing(make, name):
+    queue = make()
     waiting = queue.enqueue("waiting")
     payload = PAYLOADS[name]()
     for enqueue in (queue.enqueue, queue.try_enqueue, lambda bad: queue.enqueue_many(["good", bad])):
@@ -174,12 +170,12 @@ TIMES = {
 
 
 @pytest.mark.parametrize("name", TIMES)
-def test_an_enormous_time_is_refused_and_poisons_nothing(make_queue, name):
-    queue, duration = make_queue(), TIMES[name]
+def test_an_enormous_time_is_refused_and_poisons_nothing(make, name):
+    queue, duration = make(), TIMES[name]
     queue.enqueue("held", 9)
     lease = queue.deliver()
     refused = [
-        lambda: make_queue(visibility_timeout=duration),
+        lambda: make(visibility_timeout=duration),
         lambda: queue.deliver(timeout=duration),
         lambda: queue.extend(lease, duration),
         lambda: queue.nack(lease, delay=duration),
@@ -196,8 +192,8 @@ def test_an_enormous_time_is_refused_and_poisons_nothing(make_queue, name):
     assert_works(queue)
 
 
-def test_the_longest_times_work(make_queue, clock):
-    queue = make_queue(visibility_timeout=HUNDRED_YEARS_S)
+def test_the_longest_times_work(make, clock):
+    queue = make(visibility_timeout=HUNDRED_YEARS_S)
     held, late = queue.enqueue("held"), queue.enqueue("late", delay=HUNDRED_YEARS_S)
     lease = queue.deliver()
     assert queue.tick_timeouts() == 0
@@ -212,28 +208,28 @@ def test_the_longest_times_work(make_queue, clock):
 
 @pytest.mark.parametrize("edge", ["max", "min"])
 @pytest.mark.parametrize("option", ["run_at", "expires"])
-def test_an_instant_at_the_edge_of_the_calendar_is_refused_or_works(make_queue, edge, option):
+def test_an_instant_at_the_edge_of_the_calendar_is_refused_or_works(make, edge, option):
     # The offset brings it outside of what datetime can hold; whoever lists the queue must not suffer for it.
     offset = dt.timezone(dt.timedelta(hours=-12 if edge == "max" else 12))
     instant = getattr(dt.datetime, edge).replace(tzinfo=offset)
-    queue = make_queue()
+    queue = make()
     with contextlib.suppress(ArgumentError):
         queue.enqueue("far", **{option: instant})
     assert len(queue.jobs()) == queue.counts().total
     assert_works(queue)
 
 
-def test_a_hostile_error_given_to_nack_poisons_nothing(make_queue):
-    queue = make_queue(max_attempts=1)
+def test_a_hostile_error_given_to_nack_poisons_nothing(make):
+    queue = make(max_attempts=1)
     job_id = queue.enqueue("a")
     assert queue.nack(queue.deliver(), error=HostileError()) is OK
     (attempt,) = queue.get(job_id).history
     assert attempt.error.type == "HostileError"
-    assert_works(make_queue(max_attempts=2))
+    assert_works(make(max_attempts=2))
 
 
-def test_a_closed_handle_says_so_and_leaves_the_queue_to_the_others(make_queue):
-    queue, other = make_queue(), make_queue()
+def test_a_closed_handle_says_so_and_leaves_the_queue_to_the_others(make):
+    queue, other = make(), make()
     queue.enqueue("a")
     queue.deliver()
     other.counts()
@@ -247,8 +243,8 @@ def test_a_closed_handle_says_so_and_leaves_the_queue_to_the_others(make_queue):
 # A dead job lost its payload
 
 
-def test_a_dead_job_keeps_its_payload(make_queue, clock):
-    queue = make_queue(max_attempts=2)
+def test_a_dead_job_keeps_its_payload(make, clock):
+    queue = make(max_attempts=2)
     payload = {"to": "ada@example.org", "attempts": [1, 2.5, None]}
     job_id = queue.enqueue(payload, 7)
     queue.nack(queue.deliver(), error=ValueError("first"))
@@ -261,8 +257,8 @@ def test_a_dead_job_keeps_its_payload(make_queue, clock):
 
 
 @pytest.mark.parametrize("reclaim", ["tick_timeouts", "crash"])
-def test_a_job_that_died_with_its_worker_keeps_its_payload_too(make_queue, clock, reclaim):
-    queue = make_queue(max_attempts=1)
+def test_a_job_that_died_with_its_worker_keeps_its_payload_too(make, clock, reclaim):
+    queue = make(max_attempts=1)
     job_id = queue.enqueue(b"\x00\xff")
     queue.deliver()
     clock.advance(30)
@@ -270,8 +266,8 @@ def test_a_job_that_died_with_its_worker_keeps_its_payload_too(make_queue, clock
     assert queue.get(job_id).payload == b"\x00\xff"
 
 
-def test_a_dead_job_can_be_redriven(make_queue):
-    queue = make_queue(max_attempts=1)
+def test_a_dead_job_can_be_redriven(make):
+    queue = make(max_attempts=1)
     job_id = queue.enqueue("a")
     queue.nack(queue.deliver())
     assert queue.redrive(job_id).done == (job_id,)
@@ -289,8 +285,8 @@ def keep(count, age_s=3600.0):
     return Retention(*(Keep(count, age_s) for _ in range(4)))
 
 
-def test_what_is_kept_of_ended_jobs_is_bounded(make_queue, clock):
-    queue = make_queue(max_attempts=1, retention=keep(5))
+def test_what_is_kept_of_ended_jobs_is_bounded(make, clock):
+    queue = make(max_attempts=1, retention=keep(5))
     acked = queue.enqueue_many([str(number) for number in range(20)])
     assert set(queue.ack_many(queue.deliver_many(20))) == {OK}
     dead = queue.enqueue_many([str(number) for number in range(20)])
@@ -307,9 +303,9 @@ def test_what_is_kept_of_ended_jobs_is_bounded(make_queue, clock):
     assert (counts.acked, counts.dead, counts.pruned, counts.total) == (0, 0, 40, 40)
 
 
-def test_the_bound_is_there_unless_it_is_changed(make_queue, kind):
+def test_the_bound_is_there_unless_it_is_changed(make, kind):
     kept = 100_000 if kind.capabilities.durable else 10_000
-    queue = make_queue()
+    queue = make()
     for _ in range(3):
         queue.enqueue_many([b""] * (kept // 2))
         queue.ack_many(queue.deliver_many(kept // 2))
@@ -318,9 +314,9 @@ def test_the_bound_is_there_unless_it_is_changed(make_queue, kind):
     assert (counts.acked, counts.pruned, counts.total) == (kept, kept // 2, kept // 2 * 3)
 
 
-def test_memory_does_not_grow_with_what_is_finished(make_queue):
+def test_memory_does_not_grow_with_what_is_finished(make):
     # The first system kept 55 bytes of each acked job for ever: 220 KB after these 4,000.
-    queue = make_queue(retention=keep(100), max_attempts=1)
+    queue = make(retention=keep(100), max_attempts=1)
 
     def cycle(jobs):
         for _ in range(jobs // 100):

@@ -5,11 +5,9 @@ import threading
 
 import pytest
 
-from tests.contract import parity
+from tests.support.threads import Running
+from tests.support.waiting import WAIT_S, eventually
 from ulak import Outcome, Terminal
-
-kind, new_url, queue_url = parity.kind, parity.new_url, parity.queue_url
-clock, make_queue = parity.clock, parity.make_queue
 
 SEEDS = 200
 STEPS = 40
@@ -77,13 +75,11 @@ class Run:
     events: what happened, as (operation, id or None, outcome).
     """
 
-    def __init__(self, seed, make_queue, clock):
+    def __init__(self, seed, make, clock):
         self.rng = random.Random(seed)
         self.clock = clock
         self.model = Seed(max_attempts=self.rng.randint(1, 4))
-        self.queue = make_queue(
-            f"run-{seed}", max_attempts=self.model.max_attempts, visibility_timeout=LEASE_S
-        )
+        self.queue = make(f"run-{seed}", max_attempts=self.model.max_attempts, visibility_timeout=LEASE_S)
         self.leases = []
         self.events = []
 
@@ -135,9 +131,9 @@ class Run:
 
 
 @pytest.fixture
-def runs(make_queue, clock):
+def runs(make, clock):
     """All the seeded runs, not begun yet."""
-    return (Run(seed, make_queue, clock) for seed in range(SEEDS))
+    return (Run(seed, make, clock) for seed in range(SEEDS))
 
 
 def test_every_answer_is_the_one_of_the_first_system(runs):
@@ -201,10 +197,10 @@ def test_SAFE_4_the_states_sum_to_all_ever_enqueued(runs):
             assert counts.pending + counts.leased + counts.acked + counts.dead == enqueued == counts.total
 
 
-def test_SAFE_5_priority_then_fifo(make_queue):
+def test_SAFE_5_priority_then_fifo(make):
     for seed in range(SEEDS):
         rng = random.Random(seed)
-        queue = make_queue(f"order-{seed}")
+        queue = make(f"order-{seed}")
         priorities = [rng.randint(0, 3) for _ in range(rng.randint(0, 12))]
         for number, priority in enumerate(priorities):
             queue.enqueue(number, priority)
@@ -213,11 +209,11 @@ def test_SAFE_5_priority_then_fifo(make_queue):
         assert queue.deliver() is None
 
 
-def test_LIVE_1_under_endless_failure_every_job_ends(make_queue, clock):
+def test_LIVE_1_under_endless_failure_every_job_ends(make, clock):
     for seed in range(SEEDS):
         rng = random.Random(seed)
         max_attempts, jobs = rng.randint(1, 5), rng.randint(1, 8)
-        queue = make_queue(f"live-{seed}", max_attempts=max_attempts, visibility_timeout=LEASE_S)
+        queue = make(f"live-{seed}", max_attempts=max_attempts, visibility_timeout=LEASE_S)
         ids = [queue.enqueue("poison", rng.randint(0, 3)) for _ in range(jobs)]
         deliveries = 0
         while (lease := queue.deliver()) is not None:
@@ -248,9 +244,9 @@ def test_under_random_failure_every_job_ends_acked_or_dead(runs):
 
 
 @pytest.mark.parametrize("point", range(9))
-def test_a_crash_at_any_point_loses_nothing(make_queue, point):
+def test_a_crash_at_any_point_loses_nothing(make, point):
     # Eight steps on four jobs; the crash comes after `point` of them.
-    queue = make_queue()
+    queue = make()
     ids = queue.enqueue_many(["a", "b", "c", "d"])
     leases = []
     for step in ["deliver", "deliver", "ack", "deliver", "ack", "deliver", "ack", "ack"][:point]:
@@ -264,10 +260,10 @@ def test_a_crash_at_any_point_loses_nothing(make_queue, point):
     assert [queue.terminal_of(job_id) for job_id in ids] == [Terminal.ACKED] * 4
 
 
-def test_threads_ack_each_job_once(make_queue):
-    queue = make_queue()
+def test_threads_ack_each_job_once(make):
+    queue = make()
     ids = queue.enqueue_many([str(number) for number in range(500)])
-    start = threading.Barrier(8, timeout=parity.PATIENCE_S)
+    start = threading.Barrier(8, timeout=WAIT_S)
 
     def work():
         mine = []
@@ -277,16 +273,16 @@ def test_threads_ack_each_job_once(make_queue):
             mine.append(lease.id)
         return mine
 
-    workers = [parity.in_thread(work) for _ in range(8)]
-    acked = [job_id for worker in workers for job_id in worker.result(parity.PATIENCE_S)]
+    workers = [Running(work) for _ in range(8)]
+    acked = [job_id for worker in workers for job_id in worker.result()]
     assert sorted(acked) == ids
     assert queue.counts().acked == 500
 
 
-def test_threads_that_do_everything_at_once_keep_the_books(make_queue, clock):
+def test_threads_that_do_everything_at_once_keep_the_books(make, clock):
     # Producers, consumers that ack, nack or abandon, a sweeper and a crasher, all at the same time.
-    queue = make_queue(max_attempts=3)
-    start = threading.Barrier(6, timeout=parity.PATIENCE_S)
+    queue = make(max_attempts=3)
+    start = threading.Barrier(6, timeout=WAIT_S)
     ended = threading.Event()
 
     def produce():
@@ -312,15 +308,15 @@ def test_threads_that_do_everything_at_once_keep_the_books(make_queue, clock):
             queue.tick_timeouts()
             queue.crash()
 
-    producers = [parity.in_thread(produce) for _ in range(2)]
-    consumers = [parity.in_thread(lambda seed=seed: consume(seed)) for seed in range(3)]
-    sweeper = parity.in_thread(sweep)
+    producers = [Running(produce) for _ in range(2)]
+    consumers = [Running(lambda seed=seed: consume(seed)) for seed in range(3)]
+    sweeper = Running(sweep)
     for producer in producers:
-        producer.result(parity.PATIENCE_S)
-    parity.until(lambda: queue.counts().open == 0)
+        producer.result()
+    eventually(lambda: queue.counts().open == 0)
     ended.set()
-    sweeper.result(parity.PATIENCE_S)
-    won = [job_id for consumer in consumers for job_id in consumer.result(parity.PATIENCE_S)]
+    sweeper.result()
+    won = [job_id for consumer in consumers for job_id in consumer.result()]
     counts = queue.counts()
     assert len(won) == len(set(won)) == counts.acked
     assert (counts.acked + counts.dead, counts.total) == (400, 400)

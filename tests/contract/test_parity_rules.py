@@ -6,7 +6,8 @@ import threading
 
 import pytest
 
-from tests.contract import parity
+from tests.support.threads import Running
+from tests.support.waiting import WAIT_S, eventually
 from ulak import (
     FULL,
     ArgumentError,
@@ -22,9 +23,6 @@ from ulak import (
     UlakError,
 )
 
-kind, new_url, queue_url = parity.kind, parity.new_url, parity.queue_url
-clock, make_queue = parity.clock, parity.make_queue
-
 OK = Outcome.OK
 
 
@@ -39,12 +37,12 @@ def identities_hold(counts):
 
 
 def wait_for_sleepers(clock, number):
-    parity.until(lambda: clock.sleepers == number)
+    eventually(lambda: clock.sleepers == number)
 
 
 @pytest.mark.parametrize("attempts", [1, 2, 7])
-def test_T1_max_attempts_is_the_number_of_runs(make_queue, attempts):
-    queue = make_queue(max_attempts=3)
+def test_T1_max_attempts_is_the_number_of_runs(make, attempts):
+    queue = make(max_attempts=3)
     job_id = queue.enqueue("a", max_attempts=attempts)
     seen = []
     while (lease := queue.deliver()) is not None:
@@ -54,9 +52,9 @@ def test_T1_max_attempts_is_the_number_of_runs(make_queue, attempts):
     assert queue.terminal_of(job_id) is Terminal.DEAD
 
 
-def test_T2_the_identities_hold_after_every_call(make_queue, clock):
+def test_T2_the_identities_hold_after_every_call(make, clock):
     # A reclaimed lease is a failed attempt; a released one is none.
-    queue = make_queue(max_attempts=3, capacity=10)
+    queue = make(max_attempts=3, capacity=10)
     rng = random.Random(2)
     for _ in range(400):
         lease = None
@@ -74,9 +72,9 @@ def test_T2_the_identities_hold_after_every_call(make_queue, clock):
     assert min(totals.succeeded, totals.dead_lettered, totals.retries, totals.reclaimed) > 0
 
 
-def test_T2_what_each_total_counts(make_queue, clock):
+def test_T2_what_each_total_counts(make, clock):
     # One job succeeds at its third run, after a nack and a time-out; one dies, one is released.
-    queue = make_queue(max_attempts=3, capacity=3)
+    queue = make(max_attempts=3, capacity=3)
     queue.enqueue("third time", 2)
     queue.enqueue("dies", 1, max_attempts=1)
     queue.enqueue("released")
@@ -111,8 +109,8 @@ def test_T3_the_backoff_never_raises_and_never_leaves_its_bounds():
         assert backoff.delay_s(10**30, 1.0) == backoff.cap
 
 
-def test_T3_a_failed_job_is_ready_again_when_its_backoff_is_over(make_queue, clock):
-    queue = make_queue(max_attempts=8, backoff=Backoff(base=1, cap=4, floor=0.5))
+def test_T3_a_failed_job_is_ready_again_when_its_backoff_is_over(make, clock):
+    queue = make(max_attempts=8, backoff=Backoff(base=1, cap=4, floor=0.5))
     job_id = queue.enqueue("a")
     for widest in (1, 2, 4, 4, 4, 4, 4):
         assert queue.nack(queue.deliver()) is OK
@@ -126,8 +124,8 @@ def test_T3_a_failed_job_is_ready_again_when_its_backoff_is_over(make_queue, clo
         clock.advance(delay_s / 2 + 0.001)
 
 
-def test_T3_jitter_spreads_over_the_whole_width(make_queue, clock):
-    queue = make_queue(backoff=Backoff(base=1, cap=60))
+def test_T3_jitter_spreads_over_the_whole_width(make, clock):
+    queue = make(backoff=Backoff(base=1, cap=60))
     queue.enqueue_many(["a"] * 1_000)
     for lease in queue.deliver_many(1_000):
         queue.nack(lease)
@@ -138,16 +136,16 @@ def test_T3_jitter_spreads_over_the_whole_width(make_queue, clock):
     assert min(tenths) > 50
 
 
-def test_T3_a_delay_of_ones_own_wins_over_the_stored_backoff(make_queue, clock):
-    queue = make_queue(backoff=Backoff(base=50, cap=50, floor=50))
+def test_T3_a_delay_of_ones_own_wins_over_the_stored_backoff(make, clock):
+    queue = make(backoff=Backoff(base=50, cap=50, floor=50))
     job_id = queue.enqueue("a")
     queue.nack(queue.deliver(), delay=7)
     assert queue.get(job_id).run_at.timestamp() == clock.calendar() + 7
 
 
 @pytest.mark.parametrize("state", ["ready", "scheduled", "leased", "backing off"])
-def test_T4_capacity_counts_every_open_job(make_queue, state):
-    queue = make_queue(capacity=2)
+def test_T4_capacity_counts_every_open_job(make, state):
+    queue = make(capacity=2)
     queue.enqueue("a")
     queue.enqueue("b", delay=60 if state == "scheduled" else 0)
     if state == "leased":
@@ -162,8 +160,8 @@ def test_T4_capacity_counts_every_open_job(make_queue, state):
 
 
 @pytest.mark.parametrize("end", ["nack", "nack with delay", "release", "tick", "crash"])
-def test_T4_a_retry_keeps_its_place_and_never_waits_for_room(make_queue, clock, end):
-    queue = make_queue(capacity=1)
+def test_T4_a_retry_keeps_its_place_and_never_waits_for_room(make, clock, end):
+    queue = make(capacity=1)
     queue.enqueue("a")
     lease = queue.deliver()
     {
@@ -180,8 +178,8 @@ def test_T4_a_retry_keeps_its_place_and_never_waits_for_room(make_queue, clock, 
 
 
 @pytest.mark.parametrize("end", ["ack", "death", "cancel", "delete"])
-def test_T4_only_an_end_makes_room(make_queue, end):
-    queue = make_queue(capacity=1, max_attempts=1)
+def test_T4_only_an_end_makes_room(make, end):
+    queue = make(capacity=1, max_attempts=1)
     job_id = queue.enqueue("a")
     if end == "ack":
         queue.ack(queue.deliver())
@@ -193,8 +191,8 @@ def test_T4_only_an_end_makes_room(make_queue, end):
     assert queue.try_enqueue("c") is FULL
 
 
-def test_T4_a_redrive_needs_room_like_an_enqueue(make_queue):
-    queue = make_queue(capacity=1, max_attempts=1)
+def test_T4_a_redrive_needs_room_like_an_enqueue(make):
+    queue = make(capacity=1, max_attempts=1)
     job_id = queue.enqueue("a")
     queue.nack(queue.deliver())
     queue.enqueue("b")
@@ -204,21 +202,21 @@ def test_T4_a_redrive_needs_room_like_an_enqueue(make_queue):
     assert queue.counts().open == 1
 
 
-def test_T4_capacity_is_exact_under_concurrent_producers(make_queue):
-    queue = make_queue(capacity=64)
-    start = threading.Barrier(8, timeout=parity.PATIENCE_S)
+def test_T4_capacity_is_exact_under_concurrent_producers(make):
+    queue = make(capacity=64)
+    start = threading.Barrier(8, timeout=WAIT_S)
 
     def produce():
         start.wait()
         return [answer for _ in range(20) if (answer := queue.try_enqueue("a")) is not FULL]
 
-    producers = [parity.in_thread(produce) for _ in range(8)]
-    ids = [job_id for producer in producers for job_id in producer.result(parity.PATIENCE_S)]
+    producers = [Running(produce) for _ in range(8)]
+    ids = [job_id for producer in producers for job_id in producer.result()]
     assert len(ids) == len(set(ids)) == queue.counts().open == 64
 
 
-def test_T4_a_batch_goes_in_whole_or_not_at_all(make_queue):
-    queue = make_queue(capacity=3)
+def test_T4_a_batch_goes_in_whole_or_not_at_all(make):
+    queue = make(capacity=3)
     queue.enqueue_many(["a", "b"])
     with pytest.raises(QueueFull):
         queue.enqueue_many(["c", "d"], timeout=0)
@@ -229,8 +227,8 @@ def test_T4_a_batch_goes_in_whole_or_not_at_all(make_queue):
     assert queue.counts().open == 3
 
 
-def test_T6_the_queue_is_closed_when_the_last_producer_has_finished(make_queue):
-    queue = make_queue()
+def test_T6_the_queue_is_closed_when_the_last_producer_has_finished(make):
+    queue = make()
     first, second = queue.producer(), queue.producer()
     first.finish()
     first.finish()
@@ -243,10 +241,10 @@ def test_T6_the_queue_is_closed_when_the_last_producer_has_finished(make_queue):
     assert queue.counts().total == 2
 
 
-def test_T6_closed_is_not_full(make_queue):
+def test_T6_closed_is_not_full(make):
     assert not issubclass(Closed, QueueFull)
     assert not issubclass(QueueFull, Closed)
-    queue = make_queue(capacity=1)
+    queue = make(capacity=1)
     queue.enqueue("a")
     queue.mark_producer_finished()
     with pytest.raises(UlakError) as raised:
@@ -254,20 +252,20 @@ def test_T6_closed_is_not_full(make_queue):
     assert type(raised.value) is Closed
 
 
-def test_T6_a_waiting_producer_is_woken_by_the_end(make_queue, clock):
-    queue = make_queue(capacity=1)
+def test_T6_a_waiting_producer_is_woken_by_the_end(make, clock):
+    queue = make(capacity=1)
     producer = queue.producer()
     queue.enqueue("a")
-    waiter = parity.in_thread(lambda: queue.enqueue("b"))
+    waiter = Running(lambda: queue.enqueue("b"))
     wait_for_sleepers(clock, 1)
     producer.finish()
     with pytest.raises(Closed):
-        waiter.result(parity.PATIENCE_S)
+        waiter.result()
     assert queue.counts().total == 1
 
 
-def test_T6_no_producer_is_not_a_finished_one_and_another_reopens(make_queue):
-    queue = make_queue()
+def test_T6_no_producer_is_not_a_finished_one_and_another_reopens(make):
+    queue = make()
     queue.enqueue("before any")
     queue.mark_producer_finished()
     with queue.producer():
@@ -276,101 +274,101 @@ def test_T6_no_producer_is_not_a_finished_one_and_another_reopens(make_queue):
         queue.enqueue("too late")
 
 
-def test_T6_a_waiting_consumer_is_told_when_nothing_can_come_any_more(make_queue, clock):
-    queue = make_queue()
+def test_T6_a_waiting_consumer_is_told_when_nothing_can_come_any_more(make, clock):
+    queue = make()
     producer = queue.producer()
     queue.enqueue("a")
     lease = queue.deliver()
-    consumer = parity.in_thread(lambda: queue.deliver(timeout=None))
+    consumer = Running(lambda: queue.deliver(timeout=None))
     wait_for_sleepers(clock, 1)
     producer.finish()
     wait_for_sleepers(clock, 1)  # the leased job may still come back
-    assert not consumer.done()
+    assert not consumer.is_over
     queue.ack(lease)
-    assert consumer.result(parity.PATIENCE_S) is None
+    assert consumer.result() is None
 
 
-def test_T7_a_waiter_that_gives_up_leaves_nothing_behind(make_queue, clock):
-    queue = make_queue(capacity=1)
+def test_T7_a_waiter_that_gives_up_leaves_nothing_behind(make, clock):
+    queue = make(capacity=1)
     queue.enqueue("a")
-    waiter = parity.in_thread(lambda: queue.enqueue("gives up", timeout=5))
+    waiter = Running(lambda: queue.enqueue("gives up", timeout=5))
     wait_for_sleepers(clock, 1)
     clock.advance(5)
     with pytest.raises(QueueFull):
-        waiter.result(parity.PATIENCE_S)
+        waiter.result()
     assert (queue.counts().open, queue.counts().total) == (1, 1)
     queue.ack(queue.deliver())
     assert queue.try_enqueue("b")  # nobody stands in the way
     assert queue.counts().total == 2
 
 
-def test_T7_waiters_get_room_in_the_order_they_came(make_queue, clock):
-    queue = make_queue(capacity=1)
+def test_T7_waiters_get_room_in_the_order_they_came(make, clock):
+    queue = make(capacity=1)
     queue.enqueue("first")
     waiters = []
     for number in range(6):
-        waiters.append(parity.in_thread(lambda number=number: queue.enqueue(number)))
+        waiters.append(Running(lambda number=number: queue.enqueue(number)))
         wait_for_sleepers(clock, number + 1)
     served = []
     for waiter in waiters:
         queue.ack(queue.deliver())
-        waiter.result(parity.PATIENCE_S)
+        waiter.result()
         (waiting,) = queue.jobs(state="ready")
         served.append(waiting.payload)
     assert served == [0, 1, 2, 3, 4, 5]
 
 
 @pytest.mark.parametrize("quitter", [0, 1, 2])
-def test_T7_a_waiter_that_gives_up_hands_its_turn_on(make_queue, clock, quitter):
-    queue = make_queue(capacity=1)
+def test_T7_a_waiter_that_gives_up_hands_its_turn_on(make, clock, quitter):
+    queue = make(capacity=1)
     queue.enqueue("first")
     waiters = []
     for number in range(3):
         wait = functools.partial(queue.enqueue, number, timeout=5 if number == quitter else None)
-        waiters.append(parity.in_thread(wait))
+        waiters.append(Running(wait))
         wait_for_sleepers(clock, number + 1)
     clock.advance(5)
     with pytest.raises(QueueFull):
-        waiters.pop(quitter).result(parity.PATIENCE_S)
+        waiters.pop(quitter).result()
     served = []
     for waiter in waiters:
         queue.ack(queue.deliver())
-        waiter.result(parity.PATIENCE_S)
+        waiter.result()
         served += [info.payload for info in queue.jobs(state="ready")]
     assert served == [number for number in range(3) if number != quitter]
 
 
-def test_T7_a_duplicate_has_nothing_to_wait_for(make_queue, clock):
+def test_T7_a_duplicate_has_nothing_to_wait_for(make, clock):
     # The queue is full and somebody waits already, but a duplicate takes no room.
-    queue = make_queue(capacity=1)
+    queue = make(capacity=1)
     job_id = queue.enqueue("a", unique_key="key", idempotency_key="once")
-    waiter = parity.in_thread(lambda: queue.enqueue("b"))
+    waiter = Running(lambda: queue.enqueue("b"))
     wait_for_sleepers(clock, 1)
     for again in ({"unique_key": "key"}, {"idempotency_key": "once"}):
         assert queue.enqueue("a", timeout=0, **again) == job_id
     queue.ack(queue.deliver())
-    waiter.result(parity.PATIENCE_S)
+    waiter.result()
     assert queue.counts().total == 2
 
 
-def test_T7_who_comes_later_does_not_overtake_who_waits(make_queue, clock):
-    queue = make_queue(capacity=2)
+def test_T7_who_comes_later_does_not_overtake_who_waits(make, clock):
+    queue = make(capacity=2)
     queue.enqueue_many(["a", "b"])
-    patient = parity.in_thread(lambda: queue.enqueue_many(["c", "d"]))
+    patient = Running(lambda: queue.enqueue_many(["c", "d"]))
     wait_for_sleepers(clock, 1)
     queue.ack(queue.deliver())
-    late = parity.in_thread(lambda: queue.enqueue("e", timeout=60))
+    late = Running(lambda: queue.enqueue("e", timeout=60))
     wait_for_sleepers(clock, 2)
     assert queue.counts().open == 1  # there is room for the late one, but it stands in line
     queue.ack(queue.deliver())
-    patient.result(parity.PATIENCE_S)
+    patient.result()
     assert [info.payload for info in queue.jobs(state="ready")] == ["c", "d"]
     queue.ack(queue.deliver())
-    late.result(parity.PATIENCE_S)
+    late.result()
 
 
-def test_T8_a_job_is_counted_before_it_can_be_seen(make_queue):
-    queue = make_queue()
+def test_T8_a_job_is_counted_before_it_can_be_seen(make):
+    queue = make()
     producer = queue.producer()
 
     def consume():
@@ -380,18 +378,18 @@ def test_T8_a_job_is_counted_before_it_can_be_seen(make_queue):
             queue.ack(lease)
         return seen
 
-    consumers = [parity.in_thread(consume) for _ in range(2)]
+    consumers = [Running(consume) for _ in range(2)]
     for _ in range(300):
         queue.enqueue("a")
     producer.finish()
-    seen = [look for consumer in consumers for look in consumer.result(parity.PATIENCE_S)]
+    seen = [look for consumer in consumers for look in consumer.result()]
     assert len(seen) == 300
     assert all(unfinished >= 1 and known for unfinished, known in seen)
     assert queue.counts().open == 0
 
 
-def test_T8_only_an_end_lowers_what_is_unfinished(make_queue, clock):
-    queue = make_queue(max_attempts=10)
+def test_T8_only_an_end_lowers_what_is_unfinished(make, clock):
+    queue = make(max_attempts=10)
     queue.enqueue("a")
     for end in (
         queue.nack,
@@ -409,9 +407,9 @@ def test_T8_only_an_end_lowers_what_is_unfinished(make_queue, clock):
     assert queue.counts().open == 0
 
 
-def test_T12_a_retry_is_ordered_by_its_age_among_those_that_are_ready(make_queue, clock):
+def test_T12_a_retry_is_ordered_by_its_age_among_those_that_are_ready(make, clock):
     # The second seed put it at the tail of its channel; C1 says why not.
-    queue = make_queue()
+    queue = make()
     queue.enqueue_many(["a", "b", "c"])
     queue.nack(queue.deliver(), delay=5)
     assert queue.deliver().payload == "b"
@@ -420,9 +418,9 @@ def test_T12_a_retry_is_ordered_by_its_age_among_those_that_are_ready(make_queue
     assert [queue.deliver().payload for _ in range(3)] == ["a", "c", "d"]
 
 
-def test_T13_dead_letters_are_listed_redriven_edited_and_deleted(make_queue):
+def test_T13_dead_letters_are_listed_redriven_edited_and_deleted(make):
     # Ten jobs die after three attempts each, every attempt with an error of its own.
-    queue = make_queue(max_attempts=3)
+    queue = make(max_attempts=3)
     ids = [queue.enqueue({"number": number}, number % 3) for number in range(10)]
     while (lease := queue.deliver()) is not None:
         queue.nack(lease, error=ValueError(f"job {lease.payload['number']} attempt {lease.attempt}"))
@@ -462,8 +460,8 @@ def test_T13_dead_letters_are_listed_redriven_edited_and_deleted(make_queue):
     assert totals.enqueued + totals.redriven == totals.succeeded + totals.dead_lettered + counts.open
 
 
-def test_T13_a_dead_letter_can_be_edited_in_place_and_redriven(make_queue):
-    queue = make_queue(max_attempts=1)
+def test_T13_a_dead_letter_can_be_edited_in_place_and_redriven(make):
+    queue = make(max_attempts=1)
     job_id = queue.enqueue({"to": "nobody"})
     queue.nack(queue.deliver(), error="no such address")
     queue.edit(job_id, {"to": "ada"})
@@ -474,9 +472,9 @@ def test_T13_a_dead_letter_can_be_edited_in_place_and_redriven(make_queue):
     assert [attempt.cause for attempt in queue.get(job_id).history] == ["nack", "ack"]
 
 
-def test_T13_dead_letters_are_bounded_too(make_queue):
+def test_T13_dead_letters_are_bounded_too(make):
     bound = Retention(Keep(100, 60), Keep(3, 60), Keep(100, 60), Keep(100, 60))
-    queue = make_queue(max_attempts=1, retention=bound)
+    queue = make(max_attempts=1, retention=bound)
     ids = queue.enqueue_many(["a"] * 8)
     for lease in queue.deliver_many(8):
         queue.nack(lease)

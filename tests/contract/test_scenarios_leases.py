@@ -6,39 +6,18 @@ A test's name carries the id of its scenario.
 from __future__ import annotations
 
 import asyncio
-import threading
-from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
-from typing import TypeAlias
 
 import pytest
 
-from tests.worker.test_scenarios_tools import WAIT_S, nth_write, refuse
-from ulak import FULL, AsyncQueue, Backoff, Duplicate, Outcome, Queue, StorageUnavailable, Terminal
+from tests.support.stores import nth_write, refuse
+from tests.support.threads import Running
+from tests.support.waiting import WAIT_S
+from ulak import FULL, AsyncQueue, Backoff, Duplicate, Outcome, StorageUnavailable, Terminal
 from ulak.core import flows
 from ulak.core.flows import Call
 from ulak.core.job import Draft, Hold
-from ulak.storage.drive import Edge
-from ulak.storage.memory import MemoryStore
 
 LEASE_S = 30.0
-
-Make: TypeAlias = Callable[..., Queue]
-
-
-@pytest.fixture
-def make(kind, clock) -> Iterator[Make]:
-    """Opens handles on one store, on the test's clock, and closes them in the end."""
-    url = kind.url()
-    with ExitStack() as handles:
-
-        def open_handle(name: str = "default", **options):
-            options = {"visibility_timeout": LEASE_S, "clock": clock, **options}
-            return handles.enter_context(Queue(url, name, **options))
-
-        yield open_handle
-
 
 # Lost jobs
 
@@ -58,32 +37,6 @@ def test_L7_the_next_tick_reclaims_what_a_refused_write_left(make, clock, nth):
     counts = q.counts()
     assert (counts.leased, counts.ready, counts.totals.reclaimed) == (0, 250, 250)
     assert {job.attempt for job in q.jobs(limit=250)} == {1}
-
-
-class ThirdJobFails(MemoryStore):
-    """Memory cannot undo half a batch; here the error comes in the middle of one, once."""
-
-    settled = 0
-
-    def _settle(self, *args):
-        self.settled += 1
-        if self.settled == 3:
-            raise StorageUnavailable("the store refuses this job")
-        return super()._settle(*args)
-
-
-def test_L7_an_error_between_two_jobs_of_one_write_loses_neither(clock):
-    with Queue("memory://", visibility_timeout=LEASE_S, clock=clock) as q:
-        q._open().edge = Edge(ThirdJobFails(clock), clock)
-        q.enqueue_many(range(50))
-        q.deliver_many(50)
-        clock.advance(LEASE_S)
-        with pytest.raises(StorageUnavailable):
-            q.tick_timeouts()
-        q.tick_timeouts()
-        counts = q.counts()
-        assert (counts.leased, counts.ready, counts.totals.reclaimed) == (0, 50, 50)
-        assert [len(job.history) for job in q.jobs()] == [1] * 50
 
 
 def test_L14_a_refused_nack_raises_and_the_lease_stays(make, clock):
@@ -350,8 +303,7 @@ def test_N1_one_async_queue_serves_three_loops_and_a_thread(kind):
 
     for number in range(3):
         asyncio.run(round_trip(number))
-    with ThreadPoolExecutor(1) as executor:
-        executor.submit(asyncio.run, round_trip("in a thread")).result(WAIT_S)
+    Running(lambda: asyncio.run(round_trip("in a thread"))).result()
     assert asyncio.run(q.counts()).acked == 8
     asyncio.run(q.close())
 
@@ -385,8 +337,4 @@ def test_N1_one_queue_serves_running_loops_and_threads(make):
 
     for number in range(3):
         assert asyncio.run(round_trip(number)) is Outcome.OK
-    answers = []
-    thread = threading.Thread(target=lambda: answers.append(asyncio.run(round_trip("in a thread"))))
-    thread.start()
-    thread.join(WAIT_S)
-    assert answers == [Outcome.OK]
+    assert Running(lambda: asyncio.run(round_trip("in a thread"))).result() is Outcome.OK

@@ -9,9 +9,6 @@ import random
 import time
 import tracemalloc
 from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack
-from typing import TypeAlias
 
 import pytest
 
@@ -23,7 +20,6 @@ from ulak import (
     NewJob,
     Outcome,
     PayloadError,
-    Queue,
     Retention,
     Terminal,
 )
@@ -32,21 +28,6 @@ from ulak.core.job import Draft, Hold
 LEASE_S = 30.0
 HOUR_S = 3600.0
 DAY_S = 24 * HOUR_S
-
-Make: TypeAlias = Callable[..., Queue]
-
-
-@pytest.fixture
-def make(kind, clock) -> Iterator[Make]:
-    """Opens handles on one store, on the test's clock, and closes them in the end."""
-    url = kind.url()
-    with ExitStack() as handles:
-
-        def open_handle(name: str = "default", **options):
-            options = {"visibility_timeout": LEASE_S, "clock": clock, **options}
-            return handles.enter_context(Queue(url, name, **options))
-
-        yield open_handle
 
 
 def payloads(leases):

@@ -324,7 +324,7 @@ def test_a_store_error_in_one_batch_comes_out_and_the_next_call_goes_on() -> Non
 
 
 def leased(after: int, **worker: str) -> Call:
-    return call("leased", QUEUE, **worker, after=after, limit=100)
+    return call("leased", QUEUE, **worker, after=after, limit=1_000)
 
 
 def test_crash_reclaims_every_lease_page_by_page_whatever_its_deadline() -> None:

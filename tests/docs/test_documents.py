@@ -1,9 +1,13 @@
 """Every Python block of the documents runs as it stands."""
 
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
+
+from ulak import JobOptions, Queue
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -32,3 +36,21 @@ def test_the_first_page_has_code_to_run() -> None:
 def test_every_link_inside_the_project_leads_somewhere(page: Path) -> None:
     for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text()):
         assert (page.parent / target).exists(), target
+
+
+def test_the_blocks_of_the_first_page_pass_a_strict_type_checker(tmp_path: Path) -> None:
+    paths = [
+        tmp_path / f"block_{n}.py" for n, _ in enumerate(BLOCK.findall((ROOT / "README.md").read_text()))
+    ]
+    for path, code in zip(paths, BLOCK.findall((ROOT / "README.md").read_text()), strict=True):
+        path.write_text(code)
+    command = [sys.executable, "-m", "mypy", "--strict", *map(str, paths)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_every_option_of_a_job_is_in_the_table_and_in_the_docstring() -> None:
+    table = (ROOT / "docs/semantics.md").read_text()
+    for option in JobOptions.__annotations__:
+        assert f"\n| `{option}` |" in table
+        assert re.search(rf"\b{option}\b", Queue.enqueue.__doc__ or ""), option

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from tests.contract.conftest import StorageKind
 from tests.contract.steps import FAIL, LEASE_S, LOST, Q, act, counts, draft, put, put_one, record, state, take
 from tests.race.broken import CheckThenAct, Torn, Unfenced
 from tests.race.history import History, Noted, violations
@@ -32,7 +33,7 @@ ROUNDS_MAX = 5_000
 
 
 @pytest.fixture
-def quick(kind: Any) -> Iterator[Store]:
+def quick(kind: StorageKind) -> Iterator[Store]:
     """A fresh store on the machine's own clocks."""
     made = kind.make(SYSTEM)
     made.open()
@@ -131,9 +132,17 @@ def test_the_checks_of_a_crowd_catch_a_store_without_the_fence(quick: Store) -> 
     assert any("was acked by delivery" in text for text in wrong)
 
 
-def test_the_checks_of_a_crowd_catch_room_that_is_looked_for_before_the_insert(quick: Store) -> None:
-    wrong = Crowd(CheckThenAct(quick, capacity=1, threads=PRODUCERS)).work(capacity=1)
-    assert any("at a capacity of 1" in text for text in wrong)
+def test_the_checks_of_a_crowd_catch_room_that_is_looked_for_before_the_insert(kind: StorageKind) -> None:
+    # In a single run the consumers may, just once, be as quick as the producers.
+    assert any(looks_overfilled(kind) for _ in range(5))
+
+
+def looks_overfilled(kind: StorageKind) -> bool:
+    store = kind.make(SYSTEM)
+    store.open()
+    wrong = Crowd(CheckThenAct(store, capacity=1, threads=PRODUCERS)).work(capacity=1)
+    store.close()
+    return any("at a capacity of 1" in text for text in wrong)
 
 
 # Room

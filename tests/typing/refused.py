@@ -1,6 +1,6 @@
 """Calls that a type checker must refuse: each line that is marked, and no other."""
 
-from ulak import Backoff, Queue
+from ulak import Backoff, Queue, Retention
 
 q = Queue("memory://", name="mail")
 q.enqueue("fine", 1, delay=2)
@@ -10,6 +10,8 @@ q.enqueue("options are keywords", 1, 30.0)  # refused
 q.ack(17)  # refused
 q.redrive("dead")  # refused
 q.configure(capacity="many")  # refused
+q.ack_many(17)  # refused
+Retention(dead=5)  # refused
 Queue("memory://", capacity="many")  # refused
 Backoff(base="1s")  # refused
 q.workers("not callable")  # refused

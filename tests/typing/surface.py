@@ -14,6 +14,8 @@ from ulak import (
     Filter,
     Full,
     JobInfo,
+    JobOptions,
+    Keep,
     Lease,
     NewJob,
     Outcome,
@@ -21,6 +23,7 @@ from ulak import (
     PoolMetrics,
     Queue,
     Report,
+    Retention,
     Terminal,
 )
 
@@ -75,6 +78,14 @@ def batches() -> None:
     assert (counts.acked, counts.pending, counts.open, counts.total) == (2, 0, 0, 2)
 
 
+def options() -> None:
+    q = Queue("memory://", retention=Retention(dead=Keep(1000, 86_400)))
+    common: JobOptions = {"max_attempts": 2, "delay": None, "unique_key": None}
+    q.enqueue(1, **common)
+    assert_type(q.try_enqueue(2, 5, **common), int | Literal[Full.FULL])
+    assert q.counts().ready == 2
+
+
 def operators() -> None:
     q = Queue("memory://", max_attempts=1)
     first, second, third, fourth = q.enqueue_many([1, 2, 3, 4])
@@ -85,6 +96,8 @@ def operators() -> None:
     assert [job.id for job in dead] == [first, second]
     assert q.edit(first, "mended").done == (first,)
     assert_type(q.redrive([first]), Changed)
+    assert not q.redrive(dead[:1])
+    q.edit(dead[0], "mended again")
     assert q.redrive(Filter(states="dead")).done == (second,)
     q.cancel(third)
     q.reprioritise(fourth, priority=9)
@@ -138,6 +151,7 @@ async def loops() -> None:
 def main() -> None:
     leases()
     batches()
+    options()
     operators()
     pools()
     asyncio.run(loops())

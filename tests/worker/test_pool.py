@@ -9,20 +9,9 @@ import threading
 
 import pytest
 
-from tests.worker import test_scenarios_tools as tools
-from tests.worker.test_scenarios_tools import (
-    AT_ONCE,
-    KINDS,
-    LEASE_S,
-    WAIT_S,
-    Gate,
-    causes,
-    ended_within,
-    eventually,
-    let_time_pass,
-    of_kind,
-    threads_of,
-)
+from tests.support.pools import AT_ONCE, KINDS, LEASE_S, Gate, causes, of_kind, threads_of
+from tests.support.threads import Running
+from tests.support.waiting import WAIT_S, eventually, let_time_pass
 from ulak import (
     ArgumentError,
     AsyncQueue,
@@ -38,10 +27,6 @@ from ulak import (
 from ulak.core.job import Draft
 from ulak.storage.drive import run
 from ulak.worker.keeper import Keeper
-
-queue_url, make, clock, timed = tools.queue_url, tools.make, tools.clock, tools.timed
-no_thread_is_left = tools.no_thread_is_left
-
 
 # The pool itself
 
@@ -437,5 +422,5 @@ def test_a_loop_that_ends_before_its_pool_was_shut_down_does_not_hang(queue_url)
         await asyncio.wait_for(inside.wait(), WAIT_S)
         return pool
 
-    pool = ended_within(lambda: asyncio.run(main()), 5.0)
+    pool = Running(lambda: asyncio.run(main())).result(5.0)
     asyncio.run(pool.shutdown(grace=0))

@@ -7,33 +7,13 @@ from __future__ import annotations
 
 import asyncio
 import threading
-import time
 
 import pytest
 
-from tests.worker import test_scenarios_tools as tools
-from tests.worker.test_scenarios_tools import (
-    AT_ONCE,
-    KINDS,
-    LEASE_S,
-    WAIT_S,
-    Gate,
-    eventually,
-    is_renewed,
-    is_write,
-    kill,
-    let_time_pass,
-    moving,
-    nth_write,
-    of_kind,
-    refuse,
-    workers_of,
-)
+from tests.support.pools import AT_ONCE, KINDS, LEASE_S, Gate, is_renewed, kill, of_kind, workers_of
+from tests.support.stores import is_write, nth_write, refuse
+from tests.support.waiting import WAIT_S, eventually, let_time_pass
 from ulak import Backoff, Reject, Terminal
-
-queue_url, make, clock, timed = tools.queue_url, tools.make, tools.clock, tools.timed
-no_thread_is_left = tools.no_thread_is_left
-
 
 # Killed workers
 
@@ -63,9 +43,7 @@ def test_F5_workers_that_are_killed_in_a_handler_are_back_at_work(make):
             ran.append(payload)
             return
         overrunning.release()
-        until = time.monotonic() + WAIT_S
-        while time.monotonic() < until:
-            time.sleep(0.001)
+        eventually(lambda: False)
 
     with q.workers(handler, count=4) as pool:
         ids = q.enqueue_many(["overruns"] * 8)
@@ -98,7 +76,7 @@ def test_F5_a_worker_that_dies_outside_its_handler_is_replaced_and_its_job_fails
     refuse(q, nth_write(1, error))
     with q.workers(of_kind(kind, ran.append), count=2, backoff=AT_ONCE) as pool:
         job_id = q.enqueue("payload")
-        eventually(moving(clock, lambda: q.terminal_of(job_id) is Terminal.ACKED))
+        eventually(lambda: q.terminal_of(job_id) is Terminal.ACKED, clock=clock)
         q.enqueue("normal")
         eventually(lambda: ran == ["payload", "payload", "normal"])
         assert pool.size == 2
@@ -121,7 +99,7 @@ def test_F5_a_job_renewed_before_its_worker_died_does_not_wait_for_its_lease(tim
         eventually(lambda: is_renewed(q, clock))
         gate.open()
         died_at = clock.interval()
-        eventually(moving(clock, lambda: q.get(job_id).delivery == 2))
+        eventually(lambda: q.get(job_id).delivery == 2, clock=clock)
         # The pool looks for lost workers once a second; the lease had 30 s to go.
         assert clock.interval() - died_at < LEASE_S / 2
         eventually(lambda: q.terminal_of(job_id) is Terminal.ACKED)
@@ -139,7 +117,7 @@ def test_R6_a_job_that_kills_its_worker_is_spaced_by_backoff_and_ends(timed, clo
     spaced = Backoff(base=5, cap=5, floor=5)
     with q.workers(of_kind(kind, lambda _: started.append(clock.interval())), count=1, backoff=spaced):
         job_id = q.enqueue("kills its worker")
-        eventually(moving(clock, lambda: q.terminal_of(job_id) is Terminal.DEAD))
+        eventually(lambda: q.terminal_of(job_id) is Terminal.DEAD, clock=clock)
     assert len(started) == 3
     # The first crash is made good at once, the second one waits.
     assert started[2] - started[1] >= 5

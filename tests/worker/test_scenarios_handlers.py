@@ -11,8 +11,8 @@ import threading
 
 import pytest
 
-from tests.worker import test_scenarios_tools as tools
-from tests.worker.test_scenarios_tools import AT_ONCE, KINDS, LEASE_S, WAIT_S, causes, eventually, of_kind
+from tests.support.pools import AT_ONCE, KINDS, LEASE_S, causes, of_kind
+from tests.support.waiting import WAIT_S, eventually
 from ulak import (
     ArgumentError,
     Backoff,
@@ -27,9 +27,6 @@ from ulak import (
 )
 from ulak.capture import ERROR_TEXT_MAX
 from ulak.core.job import Draft
-
-queue_url, make = tools.queue_url, tools.make
-no_thread_is_left = tools.no_thread_is_left
 
 SECRET = "hunter2"
 

@@ -6,61 +6,44 @@ A pool in a library hears of a signal by a call of `shutdown`. A test's name car
 from __future__ import annotations
 
 import asyncio
-from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from tests.worker import test_scenarios_tools as tools
-from tests.worker.test_scenarios_tools import (
-    KINDS,
-    WAIT_S,
-    Gate,
-    ended_within,
-    eventually,
-    leases_of,
-    of_kind,
-)
+from tests.support.pools import KINDS, LEASE_S, Gate, is_renewed, of_kind
+from tests.support.threads import Running
+from tests.support.waiting import WAIT_S, eventually, let_time_pass
 from ulak import AsyncQueue, Closed, Terminal
-
-queue_url, make = tools.queue_url, tools.make
-no_thread_is_left = tools.no_thread_is_left
-
-
-@pytest.fixture
-def aside():
-    """Makes calls in another thread."""
-    with ThreadPoolExecutor(4) as executor:
-        yield executor.submit
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_W1_a_stop_lets_running_jobs_finish_and_takes_nothing_new(make, aside, kind):
+def test_W1_a_stop_lets_running_jobs_finish_and_takes_nothing_new(make, kind):
     q = make()
     with Gate() as gate, q.workers(gate.handler(kind), count=2) as pool:
         running = q.enqueue("running")
         gate.entered()
-        stop = aside(pool.shutdown, WAIT_S)
+        stop = Running(lambda: pool.shutdown(WAIT_S))
         # The idle worker leaves at once.
         eventually(lambda: pool.size == 1)
         behind = q.enqueue("behind")
         gate.open()
-        report = stop.result(WAIT_S)
+        report = stop.result()
         assert (report.released, report.open, pool.size) == (0, 1, 0)
     assert q.terminal_of(running) is Terminal.ACKED
     assert (q.get(running).attempt, q.get(running).delivery) == (1, 1)
     assert (q.get(behind).state, q.get(behind).delivery) == ("ready", 0)
 
 
-def test_W1_leases_are_renewed_while_a_stop_waits(make, aside):
-    q = make(visibility_timeout=0.4)
+def test_W1_leases_are_renewed_while_a_stop_waits(timed, clock):
+    q = timed()
     with Gate() as gate, q.workers(gate.handler("def"), count=1) as pool:
         q.enqueue("running")
         gate.entered()
-        stop = aside(pool.shutdown, WAIT_S)
-        (first,) = leases_of(q)
-        eventually(lambda: leases_of(q)[0].lease_end > first.lease_end + 2 * 0.4)
+        stop = Running(lambda: pool.shutdown(grace=3600))
+        for _ in range(4):
+            let_time_pass(clock, LEASE_S / 3, sleepers=2)  # the stop, and the keeper of the lease
+            eventually(lambda: is_renewed(q, clock))
         gate.open()
-        assert stop.result(WAIT_S).released == 0
+        assert stop.result().released == 0
     assert (q.counts().acked, q.counts().totals.reclaimed) == (1, 0)
 
 
@@ -149,18 +132,18 @@ def test_W7_workers_stay_until_the_last_of_several_producers_has_finished(make):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_W7_a_drain_waits_for_the_producer_and_for_what_it_enqueued_last(make, aside, kind):
+def test_W7_a_drain_waits_for_the_producer_and_for_what_it_enqueued_last(make, kind):
     q, ran = make(), []
     with q.workers(of_kind(kind, ran.append), count=2) as pool:
         producer = q.producer()
-        drain = aside(pool.drain, WAIT_S)
+        drain = Running(lambda: pool.drain(WAIT_S))
         for number in range(5):
             q.enqueue(number)
             eventually(lambda: q.counts().open == 0)
-            assert not drain.done()
+            assert not drain.is_over
         q.enqueue_many(range(5, 50))
         producer.finish()
-        assert drain.result(WAIT_S).drained
+        assert drain.result().drained
     assert sorted(ran) == list(range(50))
 
 
@@ -187,7 +170,7 @@ def test_W7_a_producer_that_registers_again_finds_the_pool_at_work(make, kind):
         with q.producer():
             q.enqueue("second")
             eventually(lambda: ran == ["first", "second"], within_s=5.0)
-        assert ended_within(pool.drain, WAIT_S).drained
+        assert Running(pool.drain).result().drained
 
 
 @pytest.mark.parametrize("end", ["drain", "shutdown"])
@@ -203,20 +186,20 @@ def test_W7_leaving_after_a_stop_that_left_jobs_open_ends(make, end):
             return pool.drain(timeout=0) if end == "drain" else pool.shutdown(grace=0)
 
     with Gate() as gate:
-        report = ended_within(run, 5.0)
+        report = Running(run).result(5.0)
     assert (report.drained, report.open, report.released) == (False, 1, 1)
 
 
-def test_W7_a_stop_from_elsewhere_ends_a_drain(make, aside):
+def test_W7_a_stop_from_elsewhere_ends_a_drain(make):
     q = make()
     with Gate() as gate:
         pool = q.workers(gate.handler("def"), count=1)
         pool.start()
         q.enqueue_many(["running", "waiting"])
         gate.entered()
-        drain = aside(ended_within, pool.drain, 5.0)
+        drain = Running(pool.drain)
         assert pool.shutdown(grace=0).released == 1
-        report = drain.result(WAIT_S)
+        report = drain.result()
         assert (report.drained, report.open) == (False, 2)
 
 
@@ -231,4 +214,4 @@ def test_W7_a_pause_that_let_the_workers_go_does_not_hang_the_end(make):
             eventually(lambda: pool.size == 0)
             q.resume()
 
-    ended_within(run, 5.0)
+    Running(run).result(5.0)

@@ -10,9 +10,10 @@ from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any
 
 from ulak.cli import logs
-from ulak.cli.options import add_verbose, any_int, duration, per_second, share, whole
+from ulak.cli.options import add_verbose, any_int, duration, per_second, share, spelled, whole
 from ulak.cli.output import say
 from ulak.cli.stops import Stops
+from ulak.errors import ConfigError
 
 if TYPE_CHECKING:
     from ulak.cli.demo_plan import Plan
@@ -29,7 +30,7 @@ _EPILOG = """
 Latencies run from the start of the enqueue call (with --rate: from when it was due) or from its return, until
 the settle that ended the job had returned, or until its handler was first called.
 Ctrl-C and SIGTERM stop the producer, let the running jobs finish, and print the summary; a second one ends at
-once. Exit status: 0 the books balance, 1 they do not, 130 or 143 stopped.
+once. Exit status: 0 all checks hold, 1 one does not, 130 or 143 stopped.
 """
 
 _VALUES: tuple[tuple[str, str, Callable[[str], float], float | None, str], ...] = (
@@ -66,7 +67,7 @@ def add(commands: Any) -> None:  # noqa: ANN401 - argparse has no public name fo
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run the demo and print what came of it; 0 if its books balance."""
+    """Run the demo and print what came of it; 0 if all its checks hold."""
     inbox: SimpleQueue[int | None] = SimpleQueue()
     # Before the imports that take time, so that a signal from here on never costs the summary.
     with Stops(inbox) as stops:
@@ -81,16 +82,25 @@ def run(args: argparse.Namespace) -> int:
                 say("\n".join(demo_report.header(plan)), to=sys.stdout)
             with demo_progress.shown(plan, sys.stderr if args.json else sys.stdout) as watch:
                 result = demo.go(watch)
-        report = demo_report.as_json(result) if args.json else "\n".join(demo_report.as_text(result))
+        report = (
+            demo_report.as_json(result) if args.json else "\n".join(demo_report.as_text(result, _given(args)))
+        )
         say(report, to=sys.stdout)
-        if not result.holds:
+        if not result.passes:
             return 1
         return stops.status or 0
 
 
 def _plan(args: argparse.Namespace) -> Plan:
     from ulak.cli.demo_plan import Plan
+    from ulak.local import check_url
 
+    check_url(args.url)
+    if not 0 < args.base <= args.cap:
+        raise ConfigError(
+            f"--base must be more than 0 and at most --cap: --base is {spelled(args.base)} "
+            f"and --cap is {spelled(args.cap)}\n  see ulak demo --help"
+        )
     return Plan(
         jobs=args.jobs,
         workers=args.workers,
@@ -105,3 +115,15 @@ def _plan(args: argparse.Namespace) -> Plan:
         keep_dead=args.keep_dead,
         url=args.url,
     )
+
+
+def _given(args: argparse.Namespace) -> dict[str, str]:
+    """The options of this run that are not as by default, spelled so that they can be given again."""
+    given: dict[str, str] = {}
+    for name, _, read, default, _ in _VALUES:
+        value = getattr(args, name.removeprefix("--").replace("-", "_"))
+        if value != default and name != "--seed":
+            given[name] = spelled(value) if read is duration else f"{value:.15g}"
+    if args.url != "memory://":
+        given["--url"] = args.url
+    return given

@@ -55,13 +55,15 @@ class Meter(logging.Filter):
     A handler cannot see when its job is settled, since that comes after it. But the pool says so to the
     logger "ulak", in the worker's own thread, once its settle has returned; so the meter listens there, as a
     filter of that logger. Of what the pool says of these jobs it passes on what is at `log_level` or above,
-    and the failures that the run itself injects only if INFO is shown too: they would bury all else.
+    and the failures that the run itself injects only if INFO is shown too: they would bury all else. So it is
+    with what the pool says once `is_ending` is set, of jobs that are left open: the summary says it.
     """
 
     def __init__(self, plan: Plan, *, log_level: int) -> None:
         super().__init__()
         self._plan = plan
         self._log_level = log_level
+        self.is_ending = False
         self._thread = threading.local()
         self._tallies: list[_Tally] = []
         # Ordinal -> when the job was accepted or settled, whichever was known first. No more than are open.
@@ -98,6 +100,8 @@ class Meter(logging.Filter):
 
     def filter(self, record: logging.LogRecord) -> bool:
         """Take the time, if the record says that this thread's delivery is settled; pass it on or not."""
+        if self.is_ending and not hasattr(record, "job_id") and self._log_level > logging.INFO:
+            return record.levelno > logging.WARNING
         tally: _Tally | None = getattr(self._thread, "tally", None)
         delivery = tally.delivery if tally is not None else None
         if tally is None or delivery is None or getattr(record, "job_id", None) != delivery.job_id:

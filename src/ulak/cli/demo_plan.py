@@ -80,8 +80,9 @@ class DeadLetter:
 class Result:
     """What came of a run. Counts are those since its start, in one snapshot after the last worker had left.
 
-    stopped: a signal ended it early; only then jobs may be left open. predicted: (succeeded, dead-lettered)
-    as the seed foretells them; None for a stopped run. peak_open: the most open jobs seen after an enqueue.
+    stopped: a signal ended it early; only then jobs may be left open. open, dead_kept: beyond those that were
+    stored before it. predicted: (succeeded, dead-lettered) as the seed foretells them; None for a stopped
+    run, and where earlier jobs were open. peak_open: the most open jobs seen after an enqueue.
     blocked_s: how long the producer slept for want of room, of the producing_s that it took.
     elapsed_s: from the first enqueue call to the last settle, or to the stop. peak_rss_bytes: None where it
     cannot be known.
@@ -116,7 +117,7 @@ class Result:
 
     @property
     def as_predicted(self) -> bool | None:
-        """Whether the run ended as its seed foretold; None for a stopped run."""
+        """Whether the run ended as its seed foretold; None where nothing is foretold."""
         return None if self.predicted is None else self.predicted == (self.succeeded, self.dead_lettered)
 
     @property
@@ -133,3 +134,8 @@ class Result:
     def holds(self) -> bool:
         """Whether the books balance."""
         return all(identity.holds for identity in self.identities)
+
+    @property
+    def passes(self) -> bool:
+        """Whether every check holds."""
+        return self.holds and self.as_predicted is not False

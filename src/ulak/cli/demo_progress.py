@@ -25,12 +25,12 @@ def shown(plan: Plan, stream: TextIO | None) -> Iterator[Callable[[Snapshot], No
 
 
 def line_of(plan: Plan, at: Snapshot) -> str:
-    """How far a run is, in a line; at most 66 columns as long as no number has more than seven digits."""
+    """How far a run is, in a line; at most 75 columns as long as no number has more than seven digits."""
     rate = at.ended / at.elapsed_s if at.elapsed_s else 0.0
     blocked = 100 * at.blocked_s / at.producing_s if at.producing_s else 0.0
     return (
         f"{at.ended}/{plan.jobs}  {_short(rate)}/s  open {at.open}/{plan.capacity}"
-        f"  retrying {at.retrying}  blocked {blocked:.0f}%"
+        f"  retrying {at.retrying}  producer blocked {blocked:.0f}%"
     )
 
 

@@ -5,14 +5,19 @@ from __future__ import annotations
 import dataclasses
 import json
 import platform
+import shlex
+import textwrap
+from collections.abc import Mapping
 
 from ulak import __version__
 from ulak.cli.demo_plan import Identity, Plan, Result
 from ulak.cli.output import visible
 from ulak.durations import format_duration
+from ulak.local import masked
 from ulak.metrics import Histogram
 
 PERCENTILES = (50, 95, 99)
+_COMMAND_COLUMNS = 70
 
 
 def header(plan: Plan) -> list[str]:
@@ -22,13 +27,16 @@ def header(plan: Plan) -> list[str]:
     workers, jobs = _many(plan.workers, "worker"), _many(plan.jobs, "job")
     failing = f"fail-rate {100 * plan.fail_rate:g}%  max attempts {plan.max_attempts}"
     return [
-        f"ulak {__version__}  {plan.url}  {workers}  capacity {plan.capacity}  {failing}",
+        f"ulak {__version__}  {masked(plan.url)}  {workers}  capacity {plan.capacity}  {failing}",
         f"  {jobs}{rate}   priorities 0 to {plan.priorities - 1}   backoff {backoff}   seed {plan.seed}",
     ]
 
 
-def as_text(result: Result) -> list[str]:
-    """The summary, in lines of at most 80 columns as long as its numbers have at most seven digits."""
+def as_text(result: Result, given: Mapping[str, str] | None = None) -> list[str]:
+    """The summary, in lines of at most 80 columns as long as its numbers have at most seven digits.
+
+    given: the options that the run was started with, which its hint at what to do next repeats.
+    """
     r = result
     ended = f"{'stopped' if r.stopped else 'done'} in {format_duration(r.elapsed_s)}"
     jobs_per_s, attempts_per_s = (
@@ -36,7 +44,7 @@ def as_text(result: Result) -> list[str]:
         _rate(r.processed, r.elapsed_s),
     )
     odd = f"reclaimed {r.reclaimed}   stale {r.stale}   rejected {r.rejected}"
-    blocked = f"{format_duration(r.blocked_s)} ({100 * _rate(r.blocked_s, r.producing_s):.0f}%)"
+    blocked = f"{format_duration(r.blocked_s)} ({100 * _rate(r.blocked_s, r.producing_s):.0f}% of its time)"
     return [
         f"{ended}   {jobs_per_s:.0f} jobs/s   {attempts_per_s:.0f} attempts/s",
         f"  enqueued {r.enqueued}   processed {r.processed}   succeeded {r.succeeded}   failed {r.failed}",
@@ -45,7 +53,7 @@ def as_text(result: Result) -> list[str]:
         *_latency_lines(result),
         *_check_lines(result),
         *_dead_lines(result),
-        f"  next: {_next(result)}",
+        *_next_lines(result, given or {}),
     ]
 
 
@@ -61,7 +69,8 @@ def _latency_lines(result: Result) -> list[str]:
     lines = [f"  {'latency':<24}{head}"]
     for name, histogram in rows:
         values = (*(histogram.percentile(p) for p in PERCENTILES), histogram.max_s)
-        lines.append(f"    {name:<22}" + "".join(f"{format_duration(value):>9}" for value in values))
+        shown = (format_duration(value) if histogram.count else "-" for value in values)
+        lines.append(f"    {name:<22}" + "".join(f"{text:>9}" for text in shown))
     return lines
 
 
@@ -94,13 +103,23 @@ def _dead_lines(result: Result) -> list[str]:
     return [*lines, f"    and {more} more"] if more else lines
 
 
-def _next(result: Result) -> str:
+def _next_lines(result: Result, given: Mapping[str, str]) -> list[str]:
+    """What to run next, and the command for it, which a shell can take as it is."""
     plan = result.plan
     if result.stopped:
-        return f"ulak demo --seed {plan.seed}   the same failures, to the end this time"
-    if plan.fail_rate < 0.5:
-        return f"ulak demo --seed {plan.seed} --fail-rate 0.9 --max-attempts 3   more dead letters"
-    return f"ulak demo --seed {plan.seed} --capacity 16 --rate 500   an open loop, less room"
+        what, changes = "the same failures, to the end this time", {}
+    elif plan.fail_rate < 0.5:
+        what, changes = "more dead letters", {"--fail-rate": "0.9", "--max-attempts": "3"}
+    else:
+        what, changes = "an open loop, less room", {"--capacity": "16", "--rate": "500"}
+    options = {"--seed": str(plan.seed), **given, **changes}
+    if "--url" in options:
+        options["--url"] = masked(options["--url"])
+    words = [f"{name} {shlex.quote(value)}" for name, value in options.items()]
+    command = textwrap.wrap(
+        " ".join(["ulak demo", *words]), _COMMAND_COLUMNS, break_long_words=False, break_on_hyphens=False
+    )
+    return [f"  next: {what}", "    " + " \\\n      ".join(command)]
 
 
 def as_json(result: Result) -> str:
@@ -108,7 +127,7 @@ def as_json(result: Result) -> str:
     r = result
     return json.dumps(
         {
-            "settings": dataclasses.asdict(r.plan),
+            "settings": dataclasses.asdict(r.plan) | {"url": masked(r.plan.url)},
             "seed": r.plan.seed,
             "stopped": r.stopped,
             **{name: getattr(r, name) for name in _NUMBERS},

@@ -11,7 +11,7 @@ from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import TypeAlias
 
-from ulak import Backoff, Closed, JobInfo, Keep, Pool, Queue, Retention
+from ulak import Backoff, Closed, Counts, JobInfo, Keep, Pool, Queue, Retention
 from ulak.cli.demo_meter import Meter, Payload, RoomClock
 from ulak.cli.demo_plan import DeadLetter, Plan, Result, Snapshot
 from ulak.clock import SYSTEM
@@ -46,6 +46,7 @@ class Run:
         self._started_at = 0.0
         self._producing_s = 0.0
         self._peak_open = 0
+        self._first_id: int | None = None
         self._producer_died_of: BaseException | None = None
         self._queue = Queue(
             plan.url,
@@ -65,6 +66,7 @@ class Run:
         with queue, self._meter.listening():
             pool = queue.workers(self._meter.handle, count=plan.workers, backoff=self._backoff)
             producer = queue.producer()
+            before = queue.counts()
             self._started_at = SYSTEM.interval()
             thread = threading.Thread(target=self._produce, args=(producer,), name="ulak-demo-producer")
             try:
@@ -78,7 +80,7 @@ class Run:
                 raise
             if self._producer_died_of is not None:
                 raise self._producer_died_of
-            return self._result(pool, stopped=stopped)
+            return self._result(pool, before, stopped=stopped)
 
     def _produce(self, producer: Producer) -> None:
         """Enqueue every job, in the producer's thread."""
@@ -102,7 +104,8 @@ class Run:
                 SYSTEM.wait(self._stopping, scheduled_at - due_at)
             due_at = scheduled_at
         payload: Payload = {"ordinal": ordinal, "due_at": due_at}
-        self._queue.enqueue(payload, ordinal % self._plan.priorities)
+        job_id = self._queue.enqueue(payload, ordinal % self._plan.priorities)
+        self._first_id = self._first_id or job_id
         self._meter.accepted(ordinal)
         self._peak_open = max(self._peak_open, self._queue.counts().open)
 
@@ -125,6 +128,7 @@ class Run:
     def _stop(self, producer: Producer, pool: Pool, thread: threading.Thread) -> None:
         """Bring producer and workers to their end. An enqueue that waits for room raises Closed."""
         self._stopping.set()
+        self._meter.is_ending = True
         producer.finish()
         with contextlib.suppress(Closed):  # it never started
             pool.shutdown()
@@ -143,9 +147,10 @@ class Run:
             producing_s=self._producing_s or elapsed_s,
         )
 
-    def _result(self, pool: Pool, *, stopped: bool) -> Result:
+    def _result(self, pool: Pool, before: Counts, *, stopped: bool) -> Result:
         plan, metrics, counts = self._plan, pool.metrics(), self._queue.counts()
-        dead = self._queue.jobs("dead", limit=DEAD_LETTERS_SHOWN)
+        dead = self._queue.jobs("dead", after=(self._first_id or 1) - 1, limit=DEAD_LETTERS_SHOWN)
+        is_foretold = not stopped and before.open == 0
         ended_at = SYSTEM.interval() if stopped else self._meter.last_settled_at
         return Result(
             plan=plan,
@@ -159,11 +164,14 @@ class Run:
             reclaimed=metrics.reclaimed,
             stale=metrics.stale,
             rejected=metrics.rejected,
-            open=counts.open,
-            dead_kept=counts.dead,
+            open=counts.open - before.open,
+            # Where earlier ones were pruned meanwhile, this is the least that can have been kept.
+            dead_kept=max(0, counts.dead - before.dead),
             dead_letters=tuple(_dead_letter(job) for job in dead),
             latency=self._meter.latency(),
-            predicted=None if stopped else predict(plan.seed, plan.jobs, plan.max_attempts, plan.fail_rate),
+            predicted=predict(plan.seed, plan.jobs, plan.max_attempts, plan.fail_rate)
+            if is_foretold
+            else None,
             peak_open=self._peak_open,
             producing_s=self._producing_s,
             blocked_s=self._clock.slept_s,

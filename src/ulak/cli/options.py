@@ -108,7 +108,7 @@ def share(text: str) -> float:
     percent = text.endswith("%")
     value = _number(text.removesuffix("%")) / (100 if percent else 1)
     if not 0 <= value <= 1:
-        raise argparse.ArgumentTypeError(f"{_quoted(text)} is not a share; write 0.2 or 20%")
+        raise argparse.ArgumentTypeError(f"{_quoted(text)} is not a share; write 0.2 or 20%, at most 100%")
     return value
 
 
@@ -126,6 +126,15 @@ def duration(text: str) -> float:
         return parse_duration(text)
     except ArgumentError as error:
         raise argparse.ArgumentTypeError(str(error.args[0])) from None
+
+
+def spelled(duration_s: float) -> str:
+    """A duration as a command line takes it, exact to a nanosecond.
+
+    >>> spelled(0.05), spelled(3600.0)
+    ('0.05s', '3600s')
+    """
+    return f"{duration_s:.9f}".rstrip("0").rstrip(".") + "s"
 
 
 def _number(text: str) -> float:

@@ -25,6 +25,9 @@ R = TypeVar("R")
 REAP_MAX = 100
 """How many ended leases one step reclaims."""
 
+SWEEP_MAX = 1_000
+"""How many leases one step of a sweep over all of them settles."""
+
 LOOK_AGAIN_S = 1.0
 """The longest a waiter sleeps without a look: a lease that was taken meanwhile, or an open job's time, may
 have ended, and nobody rings for either."""
@@ -228,6 +231,7 @@ def deliver(
     Empty when time is up, or when every producer has finished and nothing is left that could come.
     """
     look = Look(local, queue, limit, worker=worker, lease_s=lease_s)
+    _refuse_closed_handle(local, queue)
     leases = yield from look.once()
     if leases or timeout_s == 0:
         return leases
@@ -241,10 +245,6 @@ def deliver(
             signal.clear()
             _refuse_closed_handle(local, queue)
             leases = yield from look.once()
-            if leases and local.closed:
-                # The close came first, and has handed back what it found; this came too late for it.
-                yield from ask(Store.settle, [(lease, rules.give_back()) for lease in leases])
-                _refuse_closed_handle(local, queue)
             if leases or (local.finished and (yield from is_drained([queue]))):
                 return leases
             left_s = None if timeout_s is None else start + timeout_s - (yield from now())
@@ -282,9 +282,14 @@ class Look(msgspec.Struct, frozen=True):
     def once(self) -> Flow[list[Lease]]:
         """Leases, in order; empty when nothing is due."""
         yield from reclaim([self.queue])
-        return (
-            yield from ask(Store.claim, [self.queue], self.limit, worker=self.worker, lease_s=self.lease_s)
+        leases = yield from ask(
+            Store.claim, [self.queue], self.limit, worker=self.worker, lease_s=self.lease_s
         )
+        if leases and self.local.closed:
+            # The close came first, and has handed back what it found; this came too late for it.
+            yield from ask(Store.settle, [(lease, rules.give_back()) for lease in leases])
+            _refuse_closed_handle(self.local, self.queue)
+        return leases
 
 
 def reclaim(queues: Sequence[str]) -> Flow[int]:
@@ -294,7 +299,11 @@ def reclaim(queues: Sequence[str]) -> Flow[int]:
     """
     reclaimed = 0
     while leases := (yield from ask(Store.ended, queues, REAP_MAX)):
-        reclaimed += yield from _settle_lost(leases, crashed=False)
+        settled = yield from _settle_lost(leases, crashed=False)
+        reclaimed += settled
+        # Others may hold what is left; the next call tries again.
+        if settled == 0:
+            break
     return reclaimed
 
 
@@ -314,7 +323,7 @@ def crash(queue: str) -> Flow[int]:
     A lease that its holder extends between the look and the settle is left alone: the holder lives.
     """
     reclaimed, after = 0, 0
-    while leases := (yield from ask(Store.leased, queue, after=after, limit=REAP_MAX)):
+    while leases := (yield from ask(Store.leased, queue, after=after, limit=SWEEP_MAX)):
         reclaimed += yield from _settle_lost(leases, crashed=True)
         after = leases[-1].id
     return reclaimed
@@ -358,7 +367,7 @@ def is_drained(queues: Sequence[str]) -> Flow[bool]:
 def release_all(queue: str, worker: str, cause: Cause = Cause.RELEASE) -> Flow[int]:
     """Hand back, unspent, every lease this worker holds in the queue; how many."""
     released, after = 0, 0
-    while leases := (yield from ask(Store.leased, queue, worker=worker, after=after, limit=REAP_MAX)):
+    while leases := (yield from ask(Store.leased, queue, worker=worker, after=after, limit=SWEEP_MAX)):
         settled = yield from ask(Store.settle, [(lease, rules.give_back(cause)) for lease in leases])
         released += sum(answer is not Outcome.STALE for answer in settled)
         after = leases[-1].id

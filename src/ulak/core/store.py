@@ -26,6 +26,7 @@ from ulak.core.job import (
     Verdict,
     shown_as_repr,
 )
+from ulak.durations import seconds
 from ulak.errors import ArgumentError
 
 Settlement: TypeAlias = tuple[Lease, Verdict]
@@ -40,6 +41,9 @@ IDEMPOTENCY_S = 24 * 3600.0
 
 BATCH_MAX = 100_000
 """The most jobs one `add` takes."""
+
+KEEP_COUNT_MAX = 2**63 - 1
+"""The most that a `Keep` may count: what every store can hold as a number."""
 
 
 class Capabilities(msgspec.Struct, frozen=True):
@@ -58,19 +62,45 @@ class Capabilities(msgspec.Struct, frozen=True):
 
 
 class Keep(msgspec.Struct, frozen=True):
-    """How much of one ended state is kept: at most `count` jobs, none longer than `age_s` seconds."""
+    """How much of one ended state is kept: at most `count` jobs, none longer than `age_s` seconds.
+
+    count: an int from 0. age_s: seconds, > 0; a timedelta is turned into them.
+    Raises ArgumentError for anything else.
+    """
 
     count: int
     age_s: float
 
+    def __post_init__(self) -> None:
+        if type(self.count) is not int or not 0 <= self.count <= KEEP_COUNT_MAX:
+            raise ArgumentError("Keep's count is the most jobs that are kept: an int from 0 to 2**63 - 1")
+        msgspec.structs.force_setattr(self, "age_s", seconds(self.age_s, name="age_s", allow_zero=False))
+
+
+_DAY = 86_400.0
+_FINISHED_KEEP = Keep(10_000, _DAY)
+DEAD_KEEP = Keep(100_000, 90 * _DAY)
+
 
 class Retention(msgspec.Struct, frozen=True):
-    """What is kept of ended jobs, per state. `prune` may remove the rest at any time."""
+    """What is kept of ended jobs, per state. `prune` may remove the rest at any time.
 
-    succeeded: Keep
-    dead: Keep
-    cancelled: Keep
-    expired: Keep
+    What is not named is kept as in a memory store: 100,000 dead jobs for 90 days, 10,000 others for a day.
+    Raises ArgumentError for what is no `Keep`.
+    """
+
+    succeeded: Keep = _FINISHED_KEEP
+    dead: Keep = DEAD_KEEP
+    cancelled: Keep = _FINISHED_KEEP
+    expired: Keep = _FINISHED_KEEP
+
+    def __post_init__(self) -> None:
+        for name in self.__struct_fields__:
+            keep: object = getattr(self, name)
+            if not isinstance(keep, Keep):
+                raise ArgumentError(
+                    f"Retention: {name} must be a Keep(count, age_s), got {type(keep).__name__}"
+                )
 
     def of(self, state: State) -> Keep:
         """The rule for one ended state."""
@@ -79,9 +109,7 @@ class Retention(msgspec.Struct, frozen=True):
         return keep
 
 
-_DAY = 86_400.0
-DEAD_KEEP = Keep(100_000, 90 * _DAY)
-MEMORY_RETENTION = Retention(Keep(10_000, _DAY), DEAD_KEEP, Keep(10_000, _DAY), Keep(10_000, _DAY))
+MEMORY_RETENTION = Retention()
 DURABLE_RETENTION = Retention(
     Keep(100_000, 7 * _DAY), DEAD_KEEP, Keep(100_000, 7 * _DAY), Keep(100_000, 7 * _DAY)
 )
@@ -192,10 +220,16 @@ class Refusal(StrEnum):
 
 
 class Changed(msgspec.Struct, frozen=True):
-    """What an operator's act did: the ids it changed, and those it left alone, by reason."""
+    """What an operator's act did: the ids it changed, and those it left alone, by reason.
+
+    True if it changed any.
+    """
 
     done: tuple[int, ...]
     refused: Mapping[Refusal, tuple[int, ...]]
+
+    def __bool__(self) -> bool:
+        return bool(self.done)
 
 
 class Fired(Enum):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import random
 import threading
 from collections.abc import Callable
@@ -13,6 +12,7 @@ import msgspec
 from ulak.clock import Clock
 from ulak.core.flows import Ask, Call, Do, Draw, Flow, NewSignal, Now, Sleep
 from ulak.core.store import Store
+from ulak.storage.line import LoopSignal
 
 R = TypeVar("R")
 
@@ -27,6 +27,14 @@ class Edge(msgspec.Struct, frozen=True):
     clock: Clock
     draw: Callable[[], float] = random.random
 
+    def cut(self, timeout_s: float | None) -> float | None:
+        """A sleep as long as it may be: where wake-ups may be missed, every sleeper looks by itself.
+
+        None stays without limit.
+        """
+        limits = [limit for limit in (timeout_s, self.store.capabilities.poll_s) if limit is not None]
+        return min(*limits, SLEEP_MAX_S) if limits else None
+
     def answer(self, ask: Call | Now | Draw) -> Any:  # noqa: ANN401 - the typed helpers of core.flows know
         """Answer an ask that needs no waiting. Raises what the operation raises."""
         match ask:
@@ -38,46 +46,6 @@ class Edge(msgspec.Struct, frozen=True):
                 return self.draw()
             case _:
                 assert_never(ask)
-
-
-class LoopSignal:
-    """A signal for one task of a running event loop; may be set from any thread."""
-
-    __slots__ = ("_event", "_loop", "_set")
-
-    def __init__(self) -> None:
-        self._loop = asyncio.get_running_loop()
-        self._event = asyncio.Event()
-        self._set = False
-
-    def set(self) -> None:
-        """Wake the task. The loop may be gone already, and then so is the waiter."""
-        if self._set:
-            return
-        self._set = True
-        try:
-            self._loop.call_soon_threadsafe(self._event.set)
-        except RuntimeError:
-            assert self._loop.is_closed()
-
-    def clear(self) -> None:
-        """Forget an earlier wake-up."""
-        self._set = False
-        self._event.clear()
-
-    def is_set(self) -> bool:
-        """Whether a wake-up was not cleared yet."""
-        return self._set
-
-    async def wait(self, timeout_s: float | None) -> None:
-        """Sleep until set, or for `timeout_s`."""
-        if self._set:
-            return
-        try:
-            async with asyncio.timeout(timeout_s):
-                await self._event.wait()
-        except TimeoutError:
-            pass
 
 
 def run(edge: Edge, flow: Flow[R]) -> R:
@@ -97,7 +65,7 @@ def run(edge: Edge, flow: Flow[R]) -> R:
                     reply = threading.Event()
                 case Sleep(signal, timeout_s):
                     assert isinstance(signal, threading.Event)
-                    edge.clock.wait(signal, cut(timeout_s))
+                    edge.clock.wait(signal, edge.cut(timeout_s))
                     reply = None
                 case Do(call):
                     reply = call()
@@ -128,7 +96,7 @@ async def arun(edge: Edge, flow: Flow[R]) -> R:
                     reply = LoopSignal()
                 case Sleep(signal, timeout_s):
                     assert isinstance(signal, LoopSignal)
-                    await signal.wait(cut(timeout_s))
+                    await signal.wait(edge.cut(timeout_s))
                     reply = None
                 case Do(call):
                     reply = await call()
@@ -136,8 +104,3 @@ async def arun(edge: Edge, flow: Flow[R]) -> R:
                     reply = edge.answer(ask)
         except BaseException as error:  # noqa: BLE001 - as above
             step, reply = flow.throw, error
-
-
-def cut(timeout_s: float | None) -> float | None:
-    """A sleep no longer than the operating system allows; None stays without limit."""
-    return None if timeout_s is None else min(timeout_s, SLEEP_MAX_S)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 
 from ulak.core.store import Signal, Until
@@ -23,11 +24,21 @@ class WaitLine:
         self._waiting: dict[Signal, None] = {}
 
     def __len__(self) -> int:
+        if self._waiting:
+            with self._lock:
+                self._bury()
         return len(self._waiting)
+
+    def _bury(self) -> None:
+        """Take out those whose event loop was closed under them: nobody else would ever pass them."""
+        for signal in list(self._waiting):
+            if isinstance(signal, LoopSignal) and signal.is_dead:
+                del self._waiting[signal]
 
     def is_first(self, signal: Signal) -> bool:
         """Whether nobody stands before this waiter."""
         with self._lock:
+            self._bury()
             return next(iter(self._waiting), None) is signal
 
     def join(self, signal: Signal) -> None:
@@ -48,6 +59,7 @@ class WaitLine:
         if not self._waiting:
             return
         with self._lock:
+            self._bury()
             for signal in self._chosen(wakeups):
                 signal.set()
 
@@ -71,3 +83,48 @@ class WaitLine:
                     if not signal.is_set():
                         chosen.append(signal)
                 return chosen
+
+
+class LoopSignal:
+    """A signal for one task of a running event loop; may be set from any thread."""
+
+    __slots__ = ("_event", "_loop", "_set")
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._event = asyncio.Event()
+        self._set = False
+
+    def set(self) -> None:
+        """Wake the task. The loop may be gone already, and then so is the waiter."""
+        if self._set:
+            return
+        self._set = True
+        try:
+            self._loop.call_soon_threadsafe(self._event.set)
+        except RuntimeError:
+            assert self._loop.is_closed()
+
+    @property
+    def is_dead(self) -> bool:
+        """Whether its loop is closed, so that nobody can sleep on it any more."""
+        return self._loop.is_closed()
+
+    def clear(self) -> None:
+        """Forget an earlier wake-up."""
+        self._set = False
+        self._event.clear()
+
+    def is_set(self) -> bool:
+        """Whether a wake-up was not cleared yet."""
+        return self._set
+
+    async def wait(self, timeout_s: float | None) -> None:
+        """Sleep until set, or for `timeout_s`."""
+        if self._set:
+            return
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self._event.wait()
+        except TimeoutError:
+            pass

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import copy
-import logging
 import os
 import threading
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 
 from ulak.clock import SYSTEM, Clock
 from ulak.core import rules
@@ -46,9 +46,11 @@ from ulak.core.store import (
 from ulak.errors import ArgumentError
 from ulak.storage.acts import act_on
 from ulak.storage.registry import Registry
+from ulak.storage.section import Mends, Wakes
 from ulak.storage.shelf import Shelf
 
-_log = logging.getLogger("ulak")
+EXPIRE_MAX = 100
+"""How many expired jobs an enqueue ends beyond those whose room it needs."""
 
 
 class MemoryStore:
@@ -60,7 +62,8 @@ class MemoryStore:
         self._clock = clock
         self._touched: set[Shelf] = set()
         self._lock = threading.Lock()
-        self._wakes = _Wakes(self._lock, self._touched)
+        self._wakes = Wakes(self._lock, self._touched)
+        self._mends = Mends(self._mend)
         self._jobs = Registry()
         self._shelves: dict[str, Shelf] = {}
         self._last_id = 0
@@ -80,14 +83,14 @@ class MemoryStore:
 
     def add(self, queue: str, drafts: Sequence[Draft], *, known_only: bool = False) -> list[int] | Full:
         """Store jobs, all or none."""
-        with self._wakes, self._lock:
+        with self._wakes, self._lock, self._mends:
             return self._add(self._shelf(queue), drafts, self._clock.calendar(), known_only=known_only)
 
     def _add(
         self, shelf: Shelf, drafts: Sequence[Draft], now_at: float, *, known_only: bool = False
     ) -> list[int] | Full:
         shelf.forget_keys(now_at)
-        shelf.expire(now_at)
+        shelf.expire(now_at, limit=max(EXPIRE_MAX, len(drafts)))
         answers, new = self._plan(shelf, drafts)
         capacity = shelf.settings.capacity
         if capacity is not None:
@@ -152,7 +155,7 @@ class MemoryStore:
     ) -> tuple[list[Settled], list[Lease]]:
         """Settle, then claim, in one step."""
         leases: list[Lease] = []
-        with self._wakes, self._lock:
+        with self._wakes, self._lock, self._mends:
             now_at = self._clock.calendar()
             settled = [self._settle(lease, verdict, now_at) for lease, verdict in settlements]
             for queue in queues:
@@ -211,7 +214,7 @@ class MemoryStore:
 
     def promote(self, queues: Sequence[str]) -> int:
         """Make due jobs ready; how many."""
-        with self._wakes, self._lock:
+        with self._wakes, self._lock, self._mends:
             now_at = self._clock.calendar()
             shelves = [self._read(queue) for queue in queues]
             return sum(shelf.promote(now_at) for shelf in shelves if not shelf.settings.paused)
@@ -221,7 +224,7 @@ class MemoryStore:
     ) -> list[bool | Outcome]:
         """Move lease ends to now + `lease_s`, never to earlier."""
         answers: list[bool | Outcome] = []
-        with self._wakes, self._lock:
+        with self._wakes, self._lock, self._mends:
             lease_end = self._clock.interval() + lease_s
             for lease in leases:
                 job = self._jobs.get(lease.id)
@@ -238,7 +241,7 @@ class MemoryStore:
     def ended(self, queues: Sequence[str], limit: int) -> list[Lease]:
         """Leases past their end."""
         found: list[Lease] = []
-        with self._wakes, self._lock:
+        with self._wakes, self._lock, self._mends:
             now = self._clock.interval()
             for queue in queues:
                 shelf = self._read(queue)
@@ -252,14 +255,14 @@ class MemoryStore:
         self, queue: str, *, worker: str | None = None, after: int = 0, limit: int = 100
     ) -> list[Lease]:
         """The current leases of a queue, by id."""
-        with self._wakes, self._lock:
+        with self._wakes, self._lock, self._mends:
             shelf = self._read(queue)
             jobs = [job for job in shelf.leased() if job.id > after and worker in (None, job.worker)]
             return [self._lease_of(job, shelf) for job in jobs[:limit]]
 
     def horizon(self, queues: Sequence[str]) -> float | None:
         """Seconds until time alone makes a job claimable."""
-        with self._wakes, self._lock:
+        with self._wakes, self._lock, self._mends:
             now, now_at = self._clock.interval(), self._clock.calendar()
             horizons = [self._read(queue).horizon_s(now=now, now_at=now_at) for queue in queues]
         return min((horizon for horizon in horizons if horizon is not None), default=None)
@@ -270,7 +273,7 @@ class MemoryStore:
         """An operator's act on each of these jobs."""
         done: list[int] = []
         refused: dict[Refusal, list[int]] = {}
-        with self._wakes, self._lock:
+        with self._wakes, self._lock, self._mends:
             now_at = self._clock.calendar()
             for job_id, job in self._chosen(which, queue):
                 refusal: Refusal | None = Refusal.NOT_FOUND
@@ -302,13 +305,13 @@ class MemoryStore:
 
     def get(self, ids: Sequence[int]) -> list[Job | None]:
         """Copies of the records."""
-        with self._wakes, self._lock:
+        with self._wakes, self._lock, self._mends:
             return [copy.copy(self._jobs.get(job_id)) for job_id in ids]
 
     def scan(self, which: Filter, *, after: int = 0, limit: int = 100) -> list[Job]:
         """Matching jobs with id > `after`, by id."""
         found: list[Job] = []
-        with self._wakes, self._lock:
+        with self._wakes, self._lock, self._mends:
             for job in self._jobs.after(after, self._last_id):
                 if len(found) == limit:
                     break
@@ -318,24 +321,24 @@ class MemoryStore:
 
     def counts(self, queues: Sequence[str]) -> dict[str, Counts]:
         """One snapshot of states and totals."""
-        with self._wakes, self._lock:
+        with self._wakes, self._lock, self._mends:
             return {queue: self._read(queue).counts() for queue in queues}
 
     def queues(self) -> dict[str, Settings]:
         """All queues and their settings."""
-        with self._wakes, self._lock:
+        with self._wakes, self._lock, self._mends:
             return {name: shelf.settings for name, shelf in self._shelves.items()}
 
     def declare(self, queue: str, settings: Settings) -> Settings:
         """Make the queue unless it is there."""
-        with self._wakes, self._lock:
+        with self._wakes, self._lock, self._mends:
             if queue not in self._shelves:
                 self._shelf(queue).settings = settings
             return self._shelves[queue].settings
 
     def configure(self, queue: str, change: Change) -> Settings:
         """Change a queue's settings."""
-        with self._wakes, self._lock:
+        with self._wakes, self._lock, self._mends:
             shelf = self._shelf(queue)
             shelf.settings = change.apply(shelf.settings)
             # Whoever waits looks again: there may be room, work, or nothing left to wait for.
@@ -345,7 +348,7 @@ class MemoryStore:
 
     def fire(self, schedule: str, tick_at: float, queue: str, draft: Draft) -> Fired | Full | Duplicate:
         """Insert the job and move the schedule's last tick, in one step."""
-        with self._wakes, self._lock:
+        with self._wakes, self._lock, self._mends:
             last_at = self._last_ticks.get(schedule)
             if last_at is not None and last_at >= tick_at:
                 return Fired.LOST
@@ -357,28 +360,28 @@ class MemoryStore:
 
     def schedules(self) -> dict[str, float]:
         """Each schedule's last tick."""
-        with self._wakes, self._lock:
+        with self._wakes, self._lock, self._mends:
             return dict(self._last_ticks)
 
     def beat(self, worker: str, info: Mapping[str, str]) -> None:
         """Say that a worker is there."""
-        with self._wakes, self._lock:
+        with self._wakes, self._lock, self._mends:
             self._workers[worker] = WorkerInfo(worker, dict(info), self._clock.calendar())
 
     def depart(self, worker: str) -> None:
         """Say that a worker has gone for good."""
-        with self._wakes, self._lock:
+        with self._wakes, self._lock, self._mends:
             self._workers.pop(worker, None)
 
     def workers(self) -> list[WorkerInfo]:
         """The workers that are there, by name."""
-        with self._wakes, self._lock:
+        with self._wakes, self._lock, self._mends:
             return sorted(self._workers.values(), key=lambda info: info.worker)
 
     def prune(self, *, limit: int = 1000) -> Mapping[State, int]:
         """End what has expired, forget what retention does not keep."""
         pruned: dict[State, int] = {}
-        with self._wakes, self._lock:
+        with self._wakes, self._lock, self._mends:
             now_at = self._clock.calendar()
             for shelf in self._shelves.values():
                 for state, gone in shelf.prune(now_at, limit).items():
@@ -388,8 +391,13 @@ class MemoryStore:
 
     def line(self, until: Until, queue: str) -> Line:
         """Where waiters of this process stand."""
-        with self._wakes, self._lock:
+        with self._wakes, self._lock, self._mends:
             return self._shelf(queue).lines[until]
+
+    def _mend(self) -> None:
+        """Make every queue agree with its jobs again, after an exception struck in the midst of a change."""
+        for shelf in self._shelves.values():
+            shelf.rebuild([job for job in self._jobs.all() if job.queue == shelf.name])
 
     def _read(self, queue: str) -> Shelf:
         """The queue, or an empty one in its place: looking at a queue does not make it."""
@@ -427,34 +435,6 @@ class MemoryStore:
         )
 
 
-class _Wakes:
-    """Wakes the waiters of what has changed, once the store's lock is free again.
-
-    The lock is entered by a `with` of its own, after this one: an exception that a signal handler raises in
-    a Python `__enter__`, just after the lock was taken there, would leave it held for ever.
-    """
-
-    def __init__(self, lock: threading.Lock, touched: set[Shelf]) -> None:
-        self._lock = lock
-        self._touched = touched
-
-    def __enter__(self) -> None:
-        """Nothing yet."""
-
-    def __exit__(self, *_: object) -> None:
-        if not self._touched:
-            return
-        with self._lock:
-            rings = [ring for shelf in self._touched for ring in shelf.take_rings()]
-            forgotten = [(shelf.name, shelf.take_dead_pruned()) for shelf in self._touched]
-            self._touched.clear()
-        for line, wakeups in rings:
-            line.ring(wakeups)
-        for queue, dead in forgotten:
-            if dead:
-                _log.info("queue %s: %d dead jobs removed by retention", queue, dead)
-
-
 def _known(shelf: Shelf, draft: Draft, same_key: Mapping[tuple[str, str], int]) -> int | None:
     """The id that already stands for one of the draft's keys, stored or earlier in the same call."""
     key = draft.idempotency_key
@@ -481,7 +461,8 @@ def _job_of(job_id: int, queue: str, draft: Draft, now_at: float) -> Job:
         created_at=now_at,
         run_at=run_at,
         task=draft.task,
-        headers=draft.headers,
+        # Leases and records share it, so nobody may change it.
+        headers=None if draft.headers is None else MappingProxyType(dict(draft.headers)),
         unique_key=draft.unique_key,
         idempotency_key=draft.idempotency_key,
         expires_at=now_at + draft.expires_s if draft.expires_s is not None else draft.expires_at,

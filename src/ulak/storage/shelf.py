@@ -265,6 +265,33 @@ class Shelf:
         if n[State.LEASED] == 0 and (self.settings.paused or n[State.READY] + n[State.SCHEDULED] == 0):
             self.ring(Until.DRAINED, 1)
 
+    def rebuild(self, jobs: list[Job]) -> None:
+        """Make all orders and numbers anew from the jobs themselves, which are given by id."""
+        self.numbers = dict.fromkeys(State, 0)
+        self.unique.clear()
+        for order in (self._lanes, self._priorities, self._due, self._expiring, self._held, self._leases):
+            order.clear()
+        self._lane_entries = 0
+        self._ended = {state: deque() for state in ENDED}
+        # In order of ends, as leases and ended jobs are kept.
+        for job in sorted(jobs, key=lambda job: (job.ended_at or 0.0, job.lease_end, job.id)):
+            if job.state in ENDED and job.ended_at is None:
+                job.ended_at = job.created_at
+            self.put(job) if job.state in OPEN else self._keep(job)
+        self._balance()
+
+    def _keep(self, job: Job) -> None:
+        self.numbers[job.state] += 1
+        self._enter(job)
+
+    def _balance(self) -> None:
+        """Totals that follow from others are made to; at most the interrupted change is counted wrongly."""
+        t = self.totals
+        t.failed = t.retries + t.dead_lettered + t.cut
+        t.processed = t.succeeded + t.failed
+        gone = t.succeeded + t.dead_lettered + t.cancelled + t.expired + t.deleted
+        t.enqueued = gone + self.open - t.redriven
+
     # Time
 
     def expire(self, now_at: float, *, limit: int | None = None) -> int:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import functools
 import inspect
 from collections.abc import Callable
@@ -76,20 +75,19 @@ class Handler:
             try:
                 await self._invoke(payload, context)
             except BaseException as error:  # noqa: BLE001 - as above
-                if _is_cancelled_from_outside(error):
-                    return rules.give_back(Cause.SHUTDOWN)
                 return ending_of(error)
             return Done()
 
 
-def _is_cancelled_from_outside(error: BaseException) -> bool:
-    """Whether the task is asked to end, rather than the handler having raised a cancellation by itself."""
-    task = asyncio.current_task()
-    return type(error) is asyncio.CancelledError and task is not None and task.cancelling() > 0
-
-
 def ending_of(error: BaseException) -> Ending:
     """What a raised exception means for the job. Never raises, whatever class the exception has."""
+    try:
+        return _ending_of(error)
+    except BaseException:  # noqa: BLE001 - even reading an exception's attributes may raise
+        return Failed(Cause.ERROR, Failure(type="", text="the exception raised when it was looked at"))
+
+
+def _ending_of(error: BaseException) -> Ending:
     kind = type(error)
     if issubclass(kind, Retry):
         return Failed(Cause.NACK, capture(error), _delay_of(error.after_s, None))  # type: ignore[attr-defined]
@@ -161,9 +159,12 @@ def _check_signature(call: Callable[..., Any], context_name: str | None) -> None
     except (TypeError, ValueError):
         return  # a builtin without a signature: only the call can tell
     named = {} if context_name is None else {context_name: None}
+    if context_name is not None and next(iter(signature.parameters)) == context_name:
+        raise ArgumentError(f"the payload comes first, then the Context; this handler has {signature}")
     try:
         signature.bind(None, **named)
     except TypeError as error:
         raise ArgumentError(
-            f"a handler is called as handler(payload), but this one has {signature}\n  {error}"
+            f"a handler is called as handler(payload), with its Context after that if it has one; "
+            f"this one has {signature}\n  {error}"
         ) from None

@@ -8,8 +8,9 @@ import logging
 import threading
 
 from ulak.context import Context
+from ulak.core import rules
 from ulak.core.flows import Flow
-from ulak.core.job import Lease
+from ulak.core.job import Cause, Lease
 from ulak.storage.drive import Edge, arun, run
 from ulak.worker.execute import Ending, Handler
 from ulak.worker.runtime import Crew, Seat
@@ -126,6 +127,8 @@ class LoopHands:
         task = asyncio.current_task()
         # Whoever cancels the task wants it to end, and a loop that is being closed waits for that.
         seat.asked_to_end = task is not None and task.cancelling() > 0
+        if seat.asked_to_end and not self._crew.taking:
+            return rules.give_back(Cause.SHUTDOWN)
         return ending
 
     def lost(self) -> list[Seat]:

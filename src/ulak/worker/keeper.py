@@ -27,10 +27,10 @@ class Keeper:
             self._reclaim,
             self._promote,
             replace_lost,
-            self._prune,
+            self._upkeep,
             self._look_ahead,
         )
-        self._renew_at = 0.0
+        self._renew_at = self._upkeep_at = 0.0
         self._horizon_s: float | None = None
 
     def keep(self) -> Flow[None]:
@@ -40,7 +40,7 @@ class Keeper:
         """
         crew = self._crew
         signal = yield from flows.new_signal()
-        lines = yield from flows.lines_of(crew.queue, Until.DUE, Until.DRAINED)
+        lines = yield from flows.lines_of(crew.queue, Until.DUE)
         for line in lines:
             line.join(signal)
         try:
@@ -58,6 +58,11 @@ class Keeper:
         finally:
             for line in lines:
                 line.leave(signal)
+        # From here and not from who ends the pool, so that no beat of a round that still ran comes after it.
+        yield from _guard(self._depart)
+
+    def _depart(self) -> Flow[None]:
+        yield from ask(Store.depart, self._crew.worker)
 
     def _renew(self) -> Flow[None]:
         """Extend every lease of the pool, at a third of its length, before anything reclaims."""
@@ -85,10 +90,14 @@ class Keeper:
     def _promote(self) -> Flow[None]:
         yield from ask(Store.promote, [self._crew.queue])
 
-    def _prune(self) -> Flow[None]:
-        yield from ask(
-            Store.beat, self._crew.worker, {"queue": self._crew.queue, "size": str(self._crew.size)}
-        )
+    def _upkeep(self) -> Flow[None]:
+        """Say that the pool is there, and forget what is old; not more often than waiters look."""
+        crew = self._crew
+        now = yield from flows.now()
+        if now < self._upkeep_at:
+            return
+        self._upkeep_at = now + LOOK_AGAIN_S
+        yield from ask(Store.beat, crew.worker, {"queue": crew.queue, "size": str(crew.size)})
         yield from ask(Store.prune, limit=PRUNE_MAX)
 
     def _look_ahead(self) -> Flow[None]:

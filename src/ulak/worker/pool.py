@@ -10,11 +10,12 @@ from datetime import timedelta
 from types import TracebackType
 from typing import Any, Self
 
+from ulak.context import handling
 from ulak.core.backoff import Backoff
-from ulak.core.flows import Flow, ask
+from ulak.core.flows import Flow, Handling, ask
 from ulak.core.store import Change, Store
 from ulak.durations import seconds
-from ulak.errors import ArgumentError, Closed
+from ulak.errors import ArgumentError, Closed, WouldDeadlock
 from ulak.local import LocalQueue
 from ulak.storage.drive import Edge, arun, run
 from ulak.worker.execute import Handler
@@ -101,11 +102,21 @@ class BasePool:
                 self._backoff,
             )
 
+    def _refuse_in_handler(self, what: str) -> None:
+        queue = self._crew.queue
+        if handling(queue, self._edge.store.uid) is Handling.THIS_QUEUE:
+            raise WouldDeadlock(
+                f"{what} in a handler of queue {queue!r} would wait for that handler itself\n"
+                f"  set an event in the handler, and end the pool where it was started"
+            )
+
     def _drain(self, timeout: float | timedelta | None) -> Flow[Report]:
+        self._refuse_in_handler("drain()")
         timeout_s = None if timeout is None else seconds(timeout, name="timeout")
         return (yield from self._crew.drain(timeout_s, self._grace_s, self._started()))
 
     def _shutdown(self, grace: float | timedelta | None) -> Flow[Report]:
+        self._refuse_in_handler("shutdown()")
         grace_s = self._grace_s if grace is None else seconds(grace, name="grace")
         return (yield from self._crew.shutdown(grace_s, self._started()))
 

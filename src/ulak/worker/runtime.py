@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from typing import Any, Protocol
 
@@ -26,9 +27,10 @@ NO_TASK: Tasks = frozenset({None})
 class Report(msgspec.Struct, frozen=True):
     """How a drain or a shutdown ended.
 
-    drained: nothing was left that could still run. open: unfinished jobs left in the queue; of these, held
-    ones wait for a worker that knows their task, and paused says that the queue is paused.
-    released: deliveries handed back unspent because time was over.
+    drained: every producer had finished, and nothing was left that could still run.
+    open: unfinished jobs left in the queue; of these, held ones wait for a worker that knows their task, and
+    paused says that the queue is paused.
+    released: deliveries handed back unspent because time was over. dead: dead jobs stored in the queue.
     """
 
     drained: bool
@@ -36,6 +38,7 @@ class Report(msgspec.Struct, frozen=True):
     held: int
     paused: bool
     released: int
+    dead: int
 
 
 class PoolMetrics(msgspec.Struct, frozen=True):
@@ -101,8 +104,7 @@ class Crew:
         self.stopped = False
         self.gone = WaitLine(Until.DRAINED)
         self._start = Totals()
-        self._start_stale = local.stale
-        self._start_rejected = local.rejected
+        self._start_stale = self._start_rejected = 0
 
     @property
     def size(self) -> int:
@@ -112,6 +114,7 @@ class Crew:
     def begin(self) -> Flow[None]:
         """Note where the totals stand, before the first worker starts."""
         self._start = (yield from ask(Store.counts, [self.queue]))[self.queue].totals
+        self._start_stale, self._start_rejected = self.local.stale, self.local.rejected
 
     def metrics(self) -> Flow[PoolMetrics]:
         """What happened since `begin`."""
@@ -160,6 +163,10 @@ class Crew:
                 self._note(settlements, settled)
                 seat.running = None
                 settlements = []
+                if leases and self.stopped:
+                    # The end came between the look at `taking` and the claim: nobody renews these any more.
+                    yield from ask(Store.settle, [(x, rules.give_back(Cause.SHUTDOWN)) for x in leases])
+                    return
                 if leases:
                     _leave(standing, signal)
                     settlements = [(leases[0], (yield from self._run(seat, leases[0], hands)))]
@@ -170,7 +177,7 @@ class Crew:
                         line.join(signal)
                     standing.extend(missing)
                 else:
-                    yield from flows.sleep(signal, self.store.capabilities.poll_s)
+                    yield from flows.sleep(signal, None)
         finally:
             _leave(standing, signal)
 
@@ -197,7 +204,9 @@ class Crew:
         for (lease, verdict), answer in zip(settlements, settled, strict=True):
             stale = answer is Outcome.STALE
             self.local.count_stale(int(stale))
-            log_settled(lease, verdict, stale=stale)
+            # A log filter or handler of the user's may raise, and the next job is claimed already.
+            with contextlib.suppress(Exception):
+                log_settled(lease, verdict, stale=stale)
 
     def lost(self, seat: Seat) -> Flow[None]:
         """Settle what a worker held that died of something else than its job."""
@@ -262,23 +271,30 @@ class Crew:
         self.stopped = True
         self.gone.ring(len(self.gone))
         self.local.wake_all()
-        released = yield from flows.release_all(self.queue, self.worker, Cause.SHUTDOWN)
-        for seat in self.seats:
-            if (running := seat.running) is not None:
-                running[1].cancelled = True
-        hands.abandon()
-        yield from ask(Store.depart, self.worker)
+        try:
+            released = yield from flows.release_all(self.queue, self.worker, Cause.SHUTDOWN)
+        finally:
+            # Also when the store is away: what runs must learn that nobody waits for it.
+            for seat in self.seats:
+                if (running := seat.running) is not None:
+                    running[1].cancelled = True
+            hands.abandon()
         return (yield from self._report(released))
 
     def _report(self, released: int) -> Flow[Report]:
         counts = (yield from ask(Store.counts, [self.queue]))[self.queue]
+        if counts.open:
+            _log.warning(
+                "the workers of queue %s have stopped; %d jobs are left open there", self.queue, counts.open
+            )
         settings = (yield from ask(Store.queues))[self.queue]
         return Report(
-            drained=(yield from flows.is_drained([self.queue])),
+            drained=not self.local.awaited and (yield from flows.is_drained([self.queue])),
             open=counts.open,
             held=counts.held,
             paused=settings.paused,
             released=released,
+            dead=counts.dead,
         )
 
     def seat_left(self, seat: Seat) -> None:
@@ -310,7 +326,9 @@ def log_settled(lease: Lease, verdict: Verdict, *, stale: bool) -> None:
             lease.attempt,
             lease.max_attempts,
             type(verdict).__name__.lower(),
-            f" ({error.type})" if error is not None else "",
+            f" ({error.type} at {error.traceback.strip().rpartition(chr(10))[2]})"
+            if error is not None
+            else "",
             "; stale, without effect" if stale else "",
             extra={"job_id": lease.id, "queue": lease.queue, "task": lease.task, "attempt": lease.attempt},
         )
