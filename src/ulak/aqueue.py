@@ -189,8 +189,7 @@ class AsyncQueue(Handle):
     ) -> AsyncPool:
         """As `Queue.workers`; `async def` handlers run on the caller's loop."""
         return AsyncPool(
-            self._edge,
-            self._local.local,
+            self._open(),
             self.name,
             handler,
             worker=self._pool_name(),

@@ -159,18 +159,21 @@ class Handle:
             if self._local_store is None:
                 opened = local_store(self.url, self._clock)
                 try:
-                    self._declare(opened.edge.store)
+                    stored = opened.edge.store.declare(self.name, self._settings)
                     self._view = View(opened.queue(self.name))
                 except BaseException:
                     opened.close_handle()
                     raise
                 # Last, since others read it without the lock: what they see is whole.
                 self._local_store = opened
-            return self._local_store
+            else:
+                return self._local_store
+        # Outside the lock: a log handler is a user's code.
+        self._tell_differences(stored)
+        return opened
 
-    def _declare(self, store: Store) -> None:
-        """Make the queue unless it is there, and say so if it is there with other settings."""
-        stored = store.declare(self.name, self._settings)
+    def _tell_differences(self, stored: Settings) -> None:
+        """Say so if the queue was there already, with other settings than this handle's."""
         for name in ("capacity", "backoff", "retention"):
             wanted, there = getattr(self._settings, name), getattr(stored, name)
             if wanted is not None and there != wanted:

@@ -228,8 +228,7 @@ class Queue(Handle):
         grace: how long a shutdown lets running jobs finish.
         """
         return Pool(
-            self._edge,
-            self._local.local,
+            self._open(),
             self.name,
             handler,
             worker=self._pool_name(),

@@ -74,7 +74,8 @@ def started(tree: Path) -> Iterator[tuple[subprocess.Popen[bytes], IO[bytes]]]:
     """The example at work on a tree, and its output; killed if it does not end by itself."""
     command = [sys.executable, str(EXAMPLE), str(tree)]
     pipe = subprocess.PIPE
-    with subprocess.Popen(command, stdout=pipe, stderr=pipe, env=ENVIRONMENT) as process:
+    # Unbuffered: communicate() would not see what a readline() had left in a buffer.
+    with subprocess.Popen(command, bufsize=0, stdout=pipe, stderr=pipe, env=ENVIRONMENT) as process:
         assert process.stdout is not None
         try:
             yield process, process.stdout

@@ -19,6 +19,7 @@ from ulak.storage.line import WaitLine
 from ulak.storage.registry import Registry
 
 _SWEEP_SLACK = 64
+_NO_RINGS = dict.fromkeys(Until, 0)
 _EMPTY_LANES_MAX = 16
 
 
@@ -70,7 +71,7 @@ class Shelf:
         self.idempotent: OrderedDict[str, tuple[float, int]] = OrderedDict()
         self.lines = {until: WaitLine(until) for until in Until}
         self._dead_pruned = 0
-        self._rings = dict.fromkeys(Until, 0)
+        self._rings = _NO_RINGS.copy()
         self._touched = touched
         self._jobs = jobs
         self._default_retention = retention
@@ -127,7 +128,7 @@ class Shelf:
     def take_rings(self) -> list[tuple[WaitLine, int]]:
         """The waiters to wake, once."""
         rings = [(self.lines[until], wakeups) for until, wakeups in self._rings.items() if wakeups]
-        self._rings = dict.fromkeys(Until, 0)
+        self._rings = _NO_RINGS.copy()
         return rings
 
     def take_dead_pruned(self) -> int:

@@ -16,8 +16,8 @@ from ulak.core.flows import Flow, Handling, ask
 from ulak.core.store import Change, Store
 from ulak.durations import seconds
 from ulak.errors import ArgumentError, Closed, WouldDeadlock
-from ulak.local import LocalQueue
-from ulak.storage.drive import Edge, arun, run
+from ulak.local import LocalStore
+from ulak.storage.drive import arun, run
 from ulak.worker.execute import Handler
 from ulak.worker.hands import AnyHands, LoopHands, ThreadHands, replace_lost
 from ulak.worker.keeper import Keeper
@@ -34,8 +34,7 @@ class BasePool:
 
     def __init__(
         self,
-        edge: Edge,
-        local: LocalQueue,
+        opened: LocalStore,
         queue: str,
         handler: Callable[..., Any],
         *,
@@ -52,12 +51,14 @@ class BasePool:
                 f"a pool renews its leases at a third of the visibility timeout, which must be at least "
                 f"{LEASE_MIN_S} s for that; it is {lease_s:g} s"
             )
-        self._edge = edge
+        self._opened = opened
+        self._edge = edge = opened.edge
         self._handler = Handler(handler)
         self._backoff = backoff
         self._grace_s = seconds(grace, name="grace")
-        self._crew = Crew(edge.store, local, queue, worker=worker, count=count, lease_s=lease_s)
+        self._crew = Crew(edge.store, opened.queue(queue), queue, worker=worker, count=count, lease_s=lease_s)
         self._hands: AnyHands | None = None
+        self._first_end = threading.Lock()
 
     @property
     def size(self) -> int:
@@ -73,12 +74,22 @@ class BasePool:
             self._hands = LoopHands(self._edge, self._crew, self._handler, loop)
         else:
             self._hands = ThreadHands(self._edge, self._crew, self._handler)
+        # The store stays open while the pool runs, whoever closes a queue on it meanwhile.
+        self._opened.open_handle()
         try:
             self._start_all(self._hands)
         except BaseException:
             # Also when the system gives no more threads: what was started must not go on alone.
-            yield from self._crew.shutdown(0.0, self._hands)
+            yield from self._end(self._crew.shutdown(0.0, self._hands))
             raise
+
+    def _end(self, ending: Flow[Report]) -> Flow[Report]:
+        """Run a drain or a shutdown; the first one to end lets go of the store."""
+        try:
+            return (yield from ending)
+        finally:
+            if self._crew.stopped and self._first_end.acquire(blocking=False):
+                self._opened.close_handle()
 
     def _start_all(self, hands: AnyHands) -> None:
         hands.open()
@@ -113,12 +124,12 @@ class BasePool:
     def _drain(self, timeout: float | timedelta | None) -> Flow[Report]:
         self._refuse_in_handler("drain()")
         timeout_s = None if timeout is None else seconds(timeout, name="timeout")
-        return (yield from self._crew.drain(timeout_s, self._grace_s, self._started()))
+        return (yield from self._end(self._crew.drain(timeout_s, self._grace_s, self._started())))
 
     def _shutdown(self, grace: float | timedelta | None) -> Flow[Report]:
         self._refuse_in_handler("shutdown()")
         grace_s = self._grace_s if grace is None else seconds(grace, name="grace")
-        return (yield from self._crew.shutdown(grace_s, self._started()))
+        return (yield from self._end(self._crew.shutdown(grace_s, self._started())))
 
     def _leave(self, error: BaseException | None) -> Flow[Report]:
         """Drain if the producers have finished, else shut down; shut down after an exception."""
