@@ -22,8 +22,8 @@ import subprocess
 from pathlib import Path
 from typing import NoReturn
 
-# Put before the arguments of `test`; to spread it over two processes: "-n", "2", "--dist", "loadfile".
-PYTEST_OPTIONS: tuple[str, ...] = ()
+# Put before the arguments of `test`.
+PYTEST_OPTIONS = ("-n", "2")
 CHECKS = ("ruff check .", "ruff format --check .", "mypy --strict", "lint-imports --no-logo")
 PROGRAMS = {"bench": "bench", "campaign": "tests/campaigns"}
 

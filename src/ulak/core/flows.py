@@ -155,6 +155,23 @@ def enqueue(
             f"queue {queue!r} is full, and a handler must not wait without a limit for room that only "
             f"handlers can make\n  give enqueue(timeout=...), use try_enqueue, or raise the capacity"
         )
+    answer = yield from _wait_for_room(local, queue, drafts, room, timeout_s=timeout_s, handler=handler)
+    if not isinstance(answer, Full):
+        return answer
+    local.count_rejected()
+    raise QueueFull((yield from _full_text(queue, timeout_s)))
+
+
+def _wait_for_room(
+    local: Local,
+    queue: str,
+    drafts: Sequence[Draft],
+    room: Line,
+    *,
+    timeout_s: float | None,
+    handler: Handling,
+) -> Flow[list[int] | Full]:
+    """Stand in line, and store the jobs when it is their turn and there is room; FULL when time is over."""
     start = yield from now()
     signal = yield from new_signal()
     room.join(signal)
@@ -169,13 +186,11 @@ def enqueue(
                     return answer
             left_s = None if timeout_s is None else start + timeout_s - (yield from now())
             if left_s is not None and left_s <= 0:
-                break
+                return FULL
             # Nobody rings when an open job's `expires_at` passes, so the first in line looks by itself.
             yield from sleep(signal, least(left_s, LOOK_AGAIN_S) if is_first else left_s)
     finally:
         room.leave(signal)
-    local.count_rejected()
-    raise QueueFull((yield from _full_text(queue, timeout_s)))
 
 
 def _refuse_closed(local: Local, queue: str, handler: Handling) -> None:

@@ -141,25 +141,13 @@ class Crew:
             while True:
                 signal.clear()
                 taking = self.taking and not seat.asked_to_end
-                try:
-                    settled, leases = yield from ask(
-                        Store.turn,
-                        settlements,
-                        [self.queue],
-                        int(taking),
-                        worker=self.worker,
-                        lease_s=self.lease_s,
-                        tasks=NO_TASK,
-                    )
-                except (StorageUnavailable, StorageBusy, StorageFull) as error:
-                    # Settling the same leases again is safe, so nothing is lost but time.
-                    _log.warning(
-                        "worker %d of queue %s waits for its store: %s", seat.number, self.queue, error
-                    )
+                turned = yield from self._turn(seat, settlements, limit=int(taking))
+                if turned is None:
                     if self.stopped:
                         return
                     yield from flows.sleep(signal, LOOK_AGAIN_S)
                     continue
+                settled, leases = turned
                 self._note(settlements, settled)
                 seat.running = None
                 settlements = []
@@ -172,14 +160,38 @@ class Crew:
                     settlements = [(leases[0], (yield from self._run(seat, leases[0], hands)))]
                 elif not taking or (yield from self.is_over()):
                     return
-                elif missing := [line for line in (yield from self._lines()) if line not in standing]:
-                    for line in missing:
-                        line.join(signal)
-                    standing.extend(missing)
-                else:
+                elif not (yield from self._stand(standing, signal)):
                     yield from flows.sleep(signal, None)
         finally:
             _leave(standing, signal)
+
+    def _turn(
+        self, seat: Seat, settlements: list[Settlement], *, limit: int
+    ) -> Flow[tuple[list[Settled], list[Lease]] | None]:
+        """Settle and claim; None if the store is away. Settling the same leases again later is safe."""
+        try:
+            return (
+                yield from ask(
+                    Store.turn,
+                    settlements,
+                    [self.queue],
+                    limit,
+                    worker=self.worker,
+                    lease_s=self.lease_s,
+                    tasks=NO_TASK,
+                )
+            )
+        except (StorageUnavailable, StorageBusy, StorageFull) as error:
+            _log.warning("worker %d of queue %s waits for its store: %s", seat.number, self.queue, error)
+            return None
+
+    def _stand(self, standing: list[Line], signal: Signal) -> Flow[bool]:
+        """Join the lines that an idle worker stands in; whether it joined one and must look again."""
+        missing = [line for line in (yield from self._lines()) if line not in standing]
+        for line in missing:
+            line.join(signal)
+        standing.extend(missing)
+        return bool(missing)
 
     def is_over(self) -> Flow[bool]:
         """Whether every producer has finished and nothing is left that could run."""
