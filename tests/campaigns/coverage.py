@@ -24,8 +24,8 @@ def main() -> int:
     coverage = [sys.executable, "-m", "coverage"]
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder) / "report.json"
-        # Races are for the race suite; tracing would only slow its threads down. A thread that is killed may
-        # be inside the tracer, whose lock it then holds for ever; an unprivileged child cannot write its data.
+        # Races are for the race suite; tracing would only slow its threads down. A killed thread
+        # may be inside the tracer, whose lock it then holds for ever; an unprivileged child writes no data.
         chosen = "not killed and not dead_worker and not cannot_be_read"
         tests = ["pytest", "-q", "-k", chosen, "--ignore", "tests/race", "--ignore", "tests/typing"]
         tests += sys.argv[1:]

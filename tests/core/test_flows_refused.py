@@ -1,4 +1,4 @@
-"""A handle that is closed refuses what comes through it, and hands back what it still gets."""
+"""Flows that are refused: by a closed handle, or by others who hold what they would settle."""
 
 import pytest
 
@@ -6,6 +6,7 @@ from tests.core.make import lease
 from tests.core.stage import Stage
 from ulak.core import flows
 from ulak.core.flows import Call
+from ulak.core.job import Outcome
 from ulak.core.rules import give_back
 from ulak.errors import Closed
 
@@ -38,3 +39,13 @@ def test_what_is_claimed_after_the_close_is_handed_back_unspent() -> None:
     assert (handed_back.name, handed_back.args) == ("settle", ([(late, give_back())],))
     with pytest.raises(Closed):
         flow.send([late])
+
+
+def test_a_reclaim_that_settles_nothing_of_what_it_found_does_not_look_again_at_once() -> None:
+    flow = flows.reclaim(["mail"])
+    next(flow)
+    assert isinstance(flow.send([lease()]), flows.Draw)
+    assert flow.send(0.5).name == "settle"
+    with pytest.raises(StopIteration) as end:
+        flow.send([Outcome.STALE])
+    assert end.value.value == 0
