@@ -100,6 +100,9 @@ class MemoryStore:
                     f"  enqueue fewer at once, or raise it with q.configure(capacity=...)"
                 )
             if new and shelf.open + new > capacity:
+                # No answer of FULL while jobs stand in the way whose time is over, however many they are.
+                shelf.expire(now_at)
+            if new and shelf.open + new > capacity:
                 return FULL
         if new and known_only:
             return FULL
