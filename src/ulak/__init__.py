@@ -36,9 +36,9 @@ from ulak.errors import (
     WouldDeadlock,
     WrongQueue,
 )
-from ulak.handle import JobOptions, NewJob
 from ulak.info import JobInfo
 from ulak.local import Producer
+from ulak.newjob import JobOptions, NewJob
 from ulak.queue import Queue
 from ulak.worker.pool import AsyncPool, Pool
 from ulak.worker.runtime import PoolMetrics, Report

@@ -25,9 +25,10 @@ from ulak.core.store import (
     Settings,
     Unset,
 )
-from ulak.handle import Handle, JobOptions, States, Which, check_backoff, check_priority
+from ulak.handle import Handle, States, Which, check_backoff, check_priority
 from ulak.info import JobInfo
 from ulak.local import Producer
+from ulak.newjob import JobOptions
 from ulak.storage.drive import arun
 from ulak.worker.pool import AsyncPool
 

@@ -9,9 +9,8 @@ import os
 import socket
 import threading
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import KW_ONLY, dataclass, field
 from datetime import UTC, datetime, timedelta
-from typing import TypeAlias, TypedDict, TypeVar
+from typing import TypeAlias, TypeVar
 
 from ulak import codec
 from ulak.capture import capture
@@ -50,6 +49,7 @@ from ulak.errors import ArgumentError, Closed, ConfigError, JobForgotten, Payloa
 from ulak.info import JobInfo, info_of
 from ulak.local import LocalStore, View, check_url, local_store, masked
 from ulak.names import QUEUE_NAME, check_key, check_queue_name
+from ulak.newjob import JobOptions, NewJob
 from ulak.storage.drive import Edge
 
 _log = logging.getLogger("ulak")
@@ -62,43 +62,6 @@ MAX_ATTEMPTS_MAX = 1_000_000
 # A day inside what a datetime holds, so that it can be shown in any time zone.
 _INSTANT_MIN = datetime(1, 1, 2, tzinfo=UTC).timestamp()
 _INSTANT_MAX = datetime(9999, 12, 30, tzinfo=UTC).timestamp()
-
-
-class JobOptions(TypedDict, total=False):
-    """What may be said of a job when it is enqueued, beside its payload and priority.
-
-    delay: seconds or timedelta before it is ready; or run_at: an aware datetime.
-    expires: seconds, timedelta or aware datetime after which it is not started any more.
-    unique_key: at most one open job per key. idempotency_key: a name for this enqueue; repeating it within
-    24 h answers the first id. max_attempts, backoff: instead of the queue's. headers: str to str, 8 KiB.
-    None is as if the option were not given.
-    """
-
-    delay: float | timedelta | None
-    run_at: datetime | None
-    expires: float | timedelta | datetime | None
-    unique_key: str | None
-    idempotency_key: str | None
-    max_attempts: int | None
-    backoff: Backoff | None
-    headers: Mapping[str, str] | None
-
-
-@dataclass(frozen=True)
-class NewJob:
-    """A job for `enqueue_many`: a payload with its own priority and options, as `enqueue` takes them."""
-
-    payload: object = field(repr=False)
-    priority: int = 0
-    _: KW_ONLY
-    delay: float | timedelta | None = None
-    run_at: datetime | None = None
-    expires: float | timedelta | datetime | None = None
-    unique_key: str | None = None
-    idempotency_key: str | None = None
-    max_attempts: int | None = None
-    backoff: Backoff | None = None
-    headers: Mapping[str, str] | None = field(default=None, repr=False)
 
 
 States: TypeAlias = State | str | Iterable[State | str] | None
@@ -160,7 +123,8 @@ class Handle:
                 opened = local_store(self.url, self._clock)
                 try:
                     stored = opened.edge.store.declare(self.name, self._settings)
-                    self._view = View(opened.queue(self.name))
+                    view = self._view = View(opened.queue(self.name))
+                    self._on_open(opened, view)
                 except BaseException:
                     opened.close_handle()
                     raise
@@ -191,9 +155,16 @@ class Handle:
         with self._lock:
             was_closed, self._closed = self._closed, True
             opened, self._local_store = self._local_store, None
+            self._on_close()
         if self._view is not None and not was_closed:
             self._view.close()
         return opened
+
+    def _on_open(self, opened: LocalStore, view: View) -> None:
+        """Called once the store is open."""
+
+    def _on_close(self) -> None:
+        """Called once nothing may be done through this handle any more."""
 
     def _finish_closing(self, opened: LocalStore) -> Flow[None]:
         yield from flows.release_all(self.name, self._worker)

@@ -18,7 +18,10 @@ _log = logging.getLogger("ulak")
 
 
 class LocalQueue:
-    """One queue as this process sees it. A handle may close, the process's own view never does."""
+    """One queue as this process sees it. A handle may close, the process's own view never does.
+
+    finished: every producer that registered has finished; False if none ever registered.
+    """
 
     closed = False
 
@@ -30,11 +33,7 @@ class LocalQueue:
         self._lock = threading.Lock()
         self._active = 0
         self._registered = False
-
-    @property
-    def finished(self) -> bool:
-        """Whether every producer that registered has finished; False if none ever registered."""
-        return self._registered and self._active == 0
+        self.finished = False
 
     @property
     def awaited(self) -> bool:
@@ -46,12 +45,14 @@ class LocalQueue:
         with self._lock:
             self._active += 1
             self._registered = True
+            self.finished = False
 
     def finish(self, *, registered: bool) -> None:
         """A producer has finished; one that never registered counts as registered now."""
         with self._lock:
             self._active -= registered
             self._registered = True
+            self.finished = self._active == 0
             unfinished = 0 if registered else self._active
         if unfinished:
             _log.warning(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from datetime import timedelta
+from functools import update_wrapper
 from types import TracebackType
 from typing import Any, Self, Unpack
 
@@ -25,10 +26,13 @@ from ulak.core.store import (
     Settings,
     Unset,
 )
-from ulak.handle import Handle, JobOptions, States, Which, check_backoff, check_priority
+from ulak.handle import Handle, States, Which, check_backoff, check_priority
 from ulak.info import JobInfo
-from ulak.local import Producer
+from ulak.local import LocalStore, Producer, View
+from ulak.newjob import JobOptions
+from ulak.storage.direct import Ways
 from ulak.storage.drive import run
+from ulak.ways import quick_ways
 from ulak.worker.pool import Pool
 
 
@@ -61,14 +65,18 @@ class Queue(Handle):
         Returns a `Duplicate` (an int: the existing id) if a job stands for its key already.
         Raises QueueFull, Closed, WouldDeadlock, ArgumentError, PayloadError; nothing was stored then.
         """
-        return run(self._edge, self._enqueue([self._one(payload, priority, options)], timeout))[0]
+        self._open()
+        answer: int = self._ways.enqueue(payload, priority, timeout=timeout, **options)
+        return answer
 
     def enqueue_many(self, jobs: Iterable[object], *, timeout: float | timedelta | None = None) -> list[int]:
         """Store up to 100,000 jobs (payloads or `NewJob`s), all or none, in one step; waits for room for all.
 
         Raises ArgumentError at once if there are more new ones than the capacity; else as `enqueue`.
         """
-        return run(self._edge, self._enqueue(self._drafts(jobs), timeout))
+        self._open()
+        ids: list[int] = self._ways.enqueue_many(jobs, timeout=timeout)
+        return ids
 
     def try_enqueue(self, payload: object, priority: int = 0, **options: Unpack[JobOptions]) -> int | Full:
         """Store a job if there is room now, and return its id; else FULL (falsy), at once."""
@@ -80,20 +88,27 @@ class Queue(Handle):
         timeout: longest wait for a job (0: none, None: for ever). A wait ends early, with None, once every
         producer has finished and nothing is left that could come. Reclaims ended leases on its way.
         """
-        leases = self.deliver_many(1, timeout)
-        return leases[0] if leases else None
+        self._open()
+        lease: Lease | None = self._ways.deliver(timeout)
+        return lease
 
     def deliver_many(self, limit: int, timeout: float | timedelta | None = 0) -> list[Lease]:
         """Take up to `limit` jobs, in order, under leases; waits for the first only."""
-        return run(self._edge, self._deliver(limit, timeout))
+        self._open()
+        leases: list[Lease] = self._ways.deliver_many(limit, timeout)
+        return leases
 
     def ack(self, lease: Lease) -> Outcome:
         """Finish the job. STALE, and nothing changed, if this delivery is no longer current."""
-        return run(self._edge, self._settle([lease], Done()))[0]
+        self._open()
+        outcome: Outcome = self._ways.ack(lease)
+        return outcome
 
     def ack_many(self, leases: Iterable[Lease]) -> list[Outcome]:
         """Finish several jobs in one step; one answer per lease, in order."""
-        return run(self._edge, self._settle(leases, Done()))
+        self._open()
+        outcomes: list[Outcome] = self._ways.ack_many(leases)
+        return outcomes
 
     def nack(
         self,
@@ -247,6 +262,58 @@ class Queue(Handle):
         if opened is not None:
             run(opened.edge, self._finish_closing(opened))
 
+    def _general_ways(self) -> Ways:
+        def enqueue(
+            payload: object,
+            priority: int = 0,
+            *,
+            timeout: float | timedelta | None = None,
+            **options: Unpack[JobOptions],
+        ) -> int:
+            return run(self._edge, self._enqueue([self._one(payload, priority, options)], timeout))[0]
+
+        def enqueue_many(jobs: Iterable[object], *, timeout: float | timedelta | None = None) -> list[int]:
+            return run(self._edge, self._enqueue(self._drafts(jobs), timeout))
+
+        def deliver(timeout: float | timedelta | None = 0) -> Lease | None:
+            leases = deliver_many(1, timeout)
+            return leases[0] if leases else None
+
+        def deliver_many(limit: int, timeout: float | timedelta | None = 0) -> list[Lease]:
+            return run(self._edge, self._deliver(limit, timeout))
+
+        def ack(lease: Lease) -> Outcome:
+            return run(self._edge, self._settle([lease], Done()))[0]
+
+        def ack_many(leases: Iterable[Lease]) -> list[Outcome]:
+            return run(self._edge, self._settle(leases, Done()))
+
+        return Ways(enqueue, enqueue_many, deliver, deliver_many, ack, ack_many)
+
+    def _on_open(self, opened: LocalStore, view: View) -> None:
+        self._take_ways(
+            quick_ways(
+                opened.edge.store,
+                view,
+                self._general_ways(),
+                worker=self._worker,
+                lease_s=self._lease_s,
+                max_attempts=self._max_attempts,
+            )
+        )
+
+    def _on_close(self) -> None:
+        for name in _METHODS:
+            self.__dict__.pop(name, None)
+
+    def _take_ways(self, ways: Ways) -> None:
+        self._ways = ways
+        # In place of the methods, which are a call more: that costs as much as a third of the way.
+        for name, method in _METHODS.items():
+            # Not where a derived class, or a test, has put a method of its own.
+            if getattr(type(self), name) is method:
+                setattr(self, name, update_wrapper(getattr(ways, name), method))
+
     def __enter__(self) -> Self:
         self._open()
         return self
@@ -255,3 +322,6 @@ class Queue(Handle):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+_METHODS = {name: getattr(Queue, name) for name in Ways.__struct_fields__}

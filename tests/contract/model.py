@@ -528,4 +528,10 @@ def plain_record(job: Job) -> Record:
 
 def plain_lease(lease: Lease) -> Record:
     """A lease as the model writes it."""
-    return {name: getattr(lease, name) for name in lease.__struct_fields__ if name not in {"store", "epoch"}}
+    return {name: getattr(lease, name) for name in _LEASE_SHOWS}
+
+
+_LEASE_SHOWS = (
+    *("id", "queue", "delivery", "attempt", "max_attempts", "crashes", "priority", "body", "codec", "worker"),
+    *("lease_s", "lease_end", "created_at", "task", "headers", "backoff"),
+)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import msgspec
 import pytest
 
 from ulak.core.job import (
@@ -45,6 +46,16 @@ each_end_but_ack = pytest.mark.parametrize("verdict", VERDICTS[1:], ids=named)
 def draft(payload: bytes = b"x", **options: Any) -> Draft:
     """A job with these options."""
     return Draft(payload, "bytes", **options)
+
+
+def with_id(lease: Lease, job_id: int) -> Lease:
+    """The lease, forged: on another job."""
+    return msgspec.structs.replace(lease, work=msgspec.structs.replace(lease.work, id=job_id))
+
+
+def with_delivery(lease: Lease, delivery: int) -> Lease:
+    """The lease, forged: of another delivery."""
+    return msgspec.structs.replace(lease, delivery=delivery)
 
 
 def put(store: Store, *drafts: Draft, queue: str = Q) -> list[int]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
-import msgspec
 import pytest
 
 from tests.contract.steps import (
@@ -28,6 +27,8 @@ from tests.contract.steps import (
     state,
     take,
     take_one,
+    with_delivery,
+    with_id,
 )
 from ulak.core.backoff import Backoff
 from ulak.core.job import Cancelled, Cause, Dead, Done, Failure, Hold, Outcome, Retry, Verdict
@@ -68,8 +69,8 @@ def test_a_delivery_that_never_was_settles_nothing(store: Store, verdict: Verdic
     put_one(store)
     lease = take_one(store)
     before = everything(store)
-    for wrong in ({"delivery": 0}, {"delivery": 2}, {"id": lease.id + 1}):
-        assert end(store, msgspec.structs.replace(lease, **wrong), verdict) is Outcome.STALE
+    for wrong in (with_delivery(lease, 0), with_delivery(lease, 2), with_id(lease, lease.id + 1)):
+        assert end(store, wrong, verdict) is Outcome.STALE
     assert everything(store) == before
 
 
@@ -243,7 +244,7 @@ def test_extend_answers_each_lease_and_carries_progress_up(store: Store) -> None
     put(store, draft(), draft())
     first, second = take(store, 2)
     act(store, Cancel(), second.id)
-    gone = msgspec.structs.replace(first, id=99)
+    gone = with_id(first, 99)
     texts = {first.id: "half", 99: "nobody"}
     assert store.extend([gone, second, first], LEASE_S, progress=texts) == [Outcome.STALE, True, False]
     assert [record(store, i).progress for i in (first.id, second.id)] == ["half", ""]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ulak.core.job import Job, Lease, State
+from ulak.core.job import Grant, Job, Lease, Spec, State, Work
 
 
 def leased_job(**changes: Any) -> Job:
@@ -27,7 +27,7 @@ def leased_job(**changes: Any) -> Job:
 
 
 def lease(**changes: Any) -> Lease:
-    """A lease on such a job."""
+    """A lease on such a job; a change may be of anything that a lease shows."""
     values: dict[str, Any] = {
         "store": "memory-1",
         "epoch": 3,
@@ -43,6 +43,17 @@ def lease(**changes: Any) -> Lease:
         "worker": "w1",
         "lease_s": 30.0,
         "lease_end": 130.0,
+        "claimed_at": 900.0,
         "created_at": 800.0,
+        **changes,
     }
-    return Lease(**{**values, **changes})
+
+    def make(kind: type[Any], **others: Any) -> Any:
+        named = {name: values.pop(name) for name in kind.__struct_fields__ if name in values}
+        return kind(**named, **others)
+
+    backoff = values.pop("backoff", None)
+    spec = make(Spec)
+    made: Lease = make(Lease, grant=make(Grant), work=make(Work, spec=spec), backoff=backoff)
+    assert not values
+    return made

@@ -67,6 +67,9 @@ def stand_before(q: Queue, wrap: Callable[[Any], Any]) -> None:
     """Put something before the store that this queue, and every handle on its URL, uses."""
     opened = q._open()
     opened.edge = Edge(wrap(opened.edge.store), opened.edge.clock)
+    # A handle's short way would pass by what stands before the store.
+    if isinstance(q, Queue):
+        q._take_ways(q._general_ways())
 
 
 def refuse(q: Queue, decide: Decide) -> None:

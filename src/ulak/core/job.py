@@ -244,40 +244,133 @@ class Job(msgspec.Struct, kw_only=True):
     __rich_repr__ = shown_as_repr
 
 
-class Lease(msgspec.Struct, frozen=True, kw_only=True):
-    """The right to settle one delivery of one job.
+class Spec(msgspec.Struct, frozen=True, gc=False):
+    """What a job was asked to be, beside its payload and priority. Jobs enqueued alike may share one."""
 
-    `token` = (store epoch, delivery) only grows for a job: hand it to outside systems as a fencing token.
-    """
+    queue: str
+    codec: str
+    max_attempts: int
+    task: str | None = None
+    headers: Mapping[str, str] | None = None
+    unique_key: str | None = None
+    idempotency_key: str | None = None
+    backoff: Backoff | None = None
+
+
+class Work(msgspec.Struct, gc=False):
+    """What is to be done for one job. Nobody changes it while the job is open: an edit makes another one."""
+
+    id: int
+    spec: Spec
+    body: bytes
+    priority: int
+    created_at: float
+
+    def __repr__(self) -> str:
+        return f"Work(id={self.id}, queue={self.spec.queue!r}, payload=<{len(self.body)} bytes>)"
+
+    __rich_repr__ = shown_as_repr
+
+
+class Grant(msgspec.Struct, frozen=True, gc=False):
+    """What all leases of one worker share: the store they come from, who holds them, and for how long."""
 
     store: str
     epoch: int
-    queue: str
-    id: int
-    delivery: int
-    attempt: int
-    max_attempts: int
-    crashes: int
-    priority: int
-    body: bytes
-    codec: str
     worker: str
     lease_s: float
+
+
+class Lease(msgspec.Struct, frozen=True, gc=False):
+    """The right to settle one delivery of one job.
+
+    `token` = (store epoch, delivery) only grows for a job: hand it to outside systems as a fencing token.
+    backoff: the policy that a failure follows, the job's own or else its queue's.
+    """
+
+    grant: Grant
+    work: Work
+    delivery: int
+    attempt: int
     lease_end: float
-    created_at: float
-    task: str | None = None
-    headers: Mapping[str, str] | None = None
+    claimed_at: float
+    crashes: int = 0
     backoff: Backoff | None = None
+
+    @property
+    def store(self) -> str:
+        """The store that delivered it."""
+        return self.grant.store
+
+    @property
+    def epoch(self) -> int:
+        """The store's epoch, which only grows."""
+        return self.grant.epoch
+
+    @property
+    def queue(self) -> str:
+        """The queue that delivered it."""
+        return self.work.spec.queue
+
+    @property
+    def id(self) -> int:
+        """The job's id."""
+        return self.work.id
+
+    @property
+    def max_attempts(self) -> int:
+        """How many runs the job gets at most."""
+        return self.work.spec.max_attempts
+
+    @property
+    def priority(self) -> int:
+        """The job's priority when it was delivered."""
+        return self.work.priority
+
+    @property
+    def body(self) -> bytes:
+        """The payload as it is stored."""
+        return self.work.body
+
+    @property
+    def codec(self) -> str:
+        """How the payload is encoded."""
+        return self.work.spec.codec
+
+    @property
+    def worker(self) -> str:
+        """Who holds it."""
+        return self.grant.worker
+
+    @property
+    def lease_s(self) -> float:
+        """Its length, in seconds."""
+        return self.grant.lease_s
+
+    @property
+    def created_at(self) -> float:
+        """When the job was enqueued, calendar time."""
+        return self.work.created_at
+
+    @property
+    def task(self) -> str | None:
+        """The task the job is a call of, if any."""
+        return self.work.spec.task
+
+    @property
+    def headers(self) -> Mapping[str, str] | None:
+        """The headers it was enqueued with."""
+        return self.work.spec.headers
 
     @property
     def payload(self) -> Any:  # noqa: ANN401 - a payload is whatever its producer gave
         """The payload, decoded anew at each look. Raises PayloadError if the stored bytes do not fit."""
-        return _codec.decode(self.body, self.codec)
+        return _codec.decode(self.work.body, self.work.spec.codec)
 
     @property
     def token(self) -> tuple[int, int]:
         """(store epoch, delivery): grows with every delivery of this job."""
-        return self.epoch, self.delivery
+        return self.grant.epoch, self.delivery
 
     @property
     def redelivered(self) -> bool:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from enum import StrEnum
-from typing import assert_never
+from typing import Protocol, assert_never
 
 import msgspec
 
@@ -20,7 +20,6 @@ from ulak.core.job import (
     Done,
     Failure,
     Hold,
-    Job,
     Lease,
     Retry,
     State,
@@ -77,6 +76,38 @@ def may(state: State, event: Event, *, force: bool = False) -> bool:
     return state in TABLE[event]
 
 
+class Leased(Protocol):
+    """What the rules look at in a leased job; `Job` has it all."""
+
+    @property
+    def state(self) -> State | None:
+        """Where it is."""
+
+    @property
+    def attempt(self) -> int:
+        """Which attempt this is."""
+
+    @property
+    def max_attempts(self) -> int:
+        """How many runs it gets at most."""
+
+    @property
+    def crashes(self) -> int:
+        """How many of its workers died."""
+
+    @property
+    def run_at(self) -> float:
+        """When it was due."""
+
+    @property
+    def expires_at(self) -> float | None:
+        """After which it is not started any more."""
+
+    @property
+    def cancel_requested(self) -> bool:
+        """Whether its delivery is asked to stop."""
+
+
 class Landing(msgspec.Struct, frozen=True, gc=False):
     """Where a verdict leaves a job: its state and due time, its counters, and the totals that grow by one."""
 
@@ -87,7 +118,7 @@ class Landing(msgspec.Struct, frozen=True, gc=False):
     totals: tuple[str, ...]
 
 
-def land(job: Job, verdict: Verdict, *, now_at: float) -> Landing:
+def land(job: Leased, verdict: Verdict, *, now_at: float) -> Landing:
     """Where `verdict` leaves a leased `job`, at calendar time `now_at`.
 
     ack wins over a requested cancel; every other end of a cancel-requested delivery is `cancelled`; what
@@ -116,7 +147,7 @@ def land(job: Job, verdict: Verdict, *, now_at: float) -> Landing:
 _BACK = frozenset({Event.RETRY, Event.RETRY_LATER, Event.HOLD})
 
 
-def _intent(job: Job, verdict: Verdict, now_at: float) -> tuple[bool, Event, float]:
+def _intent(job: Leased, verdict: Verdict, now_at: float) -> tuple[bool, Event, float]:
     """(is it a failed attempt, the event asked for, when the job would be due)."""
     match verdict:
         case Done():

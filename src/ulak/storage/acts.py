@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from typing import assert_never
+from typing import Any, assert_never
+
+import msgspec
 
 from ulak.core import rules
-from ulak.core.job import OPEN, Job, State
+from ulak.core.job import OPEN, State
 from ulak.core.rules import Event
 from ulak.core.store import Act, Cancel, Delete, Edit, Redrive, Refusal, Reprioritise
+from ulak.storage.row import Row
 from ulak.storage.shelf import Shelf
 
 _EVENT_OF: dict[type[Act], Event] = {
@@ -19,51 +22,64 @@ _EVENT_OF: dict[type[Act], Event] = {
 }
 
 
-def act_on(shelf: Shelf, job: Job, act: Act, *, now_at: float, force: bool) -> Refusal | None:
+def act_on(shelf: Shelf, row: Row, act: Act, *, now_at: float, force: bool) -> Refusal | None:
     """Do it, or say why not and change nothing."""
-    event = _EVENT_OF[type(act)]
-    if not rules.may(job.state, event, force=force):
-        return Refusal.LEASED if rules.may(job.state, event, force=True) else Refusal.STATE
+    event, state = _EVENT_OF[type(act)], row.state
+    assert state is not None
+    if not rules.may(state, event, force=force):
+        return Refusal.LEASED if rules.may(state, event, force=True) else Refusal.STATE
     match act:
         case Redrive():
-            return _redrive(shelf, job, now_at)
+            return _redrive(shelf, row, now_at)
         case Cancel():
-            _cancel(shelf, job, now_at)
+            _cancel(shelf, row, now_at)
         case Reprioritise(priority):
-            job.priority = priority
-            if job.state in (State.READY, State.HELD):
-                shelf.move(job, job.state)
+            shelf.replace(row, _changed(row, priority=priority))
         case Delete():
-            shelf.count("deleted" if job.state in OPEN else "pruned")
-            shelf.remove(job)
+            shelf.remove(row)
+            shelf.count("deleted" if state in OPEN else "pruned")
         case Edit(payload, codec):
-            job.payload, job.codec = payload, codec
+            spec = msgspec.structs.replace(row.spec, codec=codec)
+            if state in OPEN:
+                shelf.replace(row, _changed(row, body=payload, spec=spec))
+            else:
+                # An ended job keeps its place among those that ended; no delivery of it is current.
+                row.body, row.spec = payload, spec
         case _:
             assert_never(act)
     return None
 
 
-def _redrive(shelf: Shelf, job: Job, now_at: float) -> Refusal | None:
-    capacity = shelf.settings.capacity
-    if capacity is not None and shelf.open >= capacity:
+def _changed(row: Row, **changes: Any) -> Row:  # noqa: ANN401 - fields of a row
+    """A copy with these changes; no order knows it yet."""
+    more = None if row.more is None else msgspec.structs.replace(row.more, watched=False)
+    return msgspec.structs.replace(row, **{"more": more, **changes})
+
+
+def _redrive(shelf: Shelf, row: Row, now_at: float) -> Refusal | None:
+    if shelf.capacity is not None and shelf.open >= shelf.capacity:
         return Refusal.FULL
-    if job.unique_key is not None and job.unique_key in shelf.unique:
+    if row.spec.unique_key is not None and row.spec.unique_key in shelf.unique:
         return Refusal.UNIQUE
-    job.attempt = job.crashes = 0
-    job.cancel_requested = False
-    job.ended_at = None
-    job.run_at = now_at
-    if job.expires_at is not None and job.expires_at <= now_at:
-        job.expires_at = None
+    expires_at = row.expires_at
+    more = msgspec.structs.replace(
+        row.detail(),
+        run_at=now_at,
+        expires_at=None if expires_at is not None and expires_at <= now_at else expires_at,
+        crashes=0,
+        uncounted=row.delivery,
+        cancel_requested=False,
+        watched=False,
+    )
     shelf.count("redriven")
-    shelf.move(job, State.READY)
+    shelf.replace(row, _changed(row, more=more, state=State.READY, ended_at=None))
     return None
 
 
-def _cancel(shelf: Shelf, job: Job, now_at: float) -> None:
-    if job.state is State.LEASED:
-        job.cancel_requested = True
+def _cancel(shelf: Shelf, row: Row, now_at: float) -> None:
+    if row.state is State.LEASED:
+        row.detail().cancel_requested = True
         return
-    job.ended_at = now_at
+    row.ended_at = now_at
+    shelf.move(row, State.CANCELLED)
     shelf.count("cancelled")
-    shelf.move(job, State.CANCELLED)

@@ -2,27 +2,30 @@
 
 from __future__ import annotations
 
-import copy
+import functools
+import logging
 import os
-import threading
-from collections.abc import Mapping, Sequence
-from types import MappingProxyType
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Concatenate, ParamSpec, TypeVar
+
+import msgspec
 
 from ulak.clock import SYSTEM, Clock
 from ulak.core import rules
 from ulak.core.job import (
     ENDED,
     FULL,
-    Attempt,
     Cause,
     Counts,
     Done,
     Draft,
     Duplicate,
     Full,
+    Grant,
     Job,
     Lease,
     Outcome,
+    Spec,
     State,
     Verdict,
 )
@@ -43,14 +46,55 @@ from ulak.core.store import (
     Until,
     WorkerInfo,
 )
-from ulak.errors import ArgumentError
+from ulak.errors import ArgumentError, UlakError
 from ulak.storage.acts import act_on
-from ulak.storage.registry import Registry
-from ulak.storage.section import Mends, Wakes
+from ulak.storage.gate import Gate, wait_outside
+from ulak.storage.line import WaitLine
+from ulak.storage.mend import rebuild
+from ulak.storage.row import More, Registry, Row
 from ulak.storage.shelf import Shelf
 
 EXPIRE_MAX = 100
 """How many expired jobs an enqueue ends beyond those whose room it needs."""
+
+_log = logging.getLogger("ulak")
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def exclusive(
+    operation: Callable[Concatenate[MemoryStore, P], R],
+) -> Callable[Concatenate[MemoryStore, P], R]:
+    """Run an operation alone in its store, then wake the waiters of what has changed.
+
+    An exception that is not ulak's own, such as Ctrl-C, may have struck in the midst of a change: then all
+    orders are made anew.
+    """
+
+    def run(self: MemoryStore, /, *args: P.args, **kwargs: P.kwargs) -> R:
+        gate, tries = self.gate, 0
+        while True:
+            try:
+                del gate.open
+                break
+            except AttributeError:
+                wait_outside(tries)
+                tries += 1
+        try:
+            return operation(self, *args, **kwargs)
+        except UlakError:
+            raise
+        except BaseException:
+            self.mend()
+            raise
+        finally:
+            gate.open = None
+            if self.touched:
+                self.wake()
+
+    functools.update_wrapper(run, operation)
+    return run
 
 
 class MemoryStore:
@@ -59,14 +103,11 @@ class MemoryStore:
     capabilities = Capabilities(durable=False, immediate=True, processes=False, transactions=False)
 
     def __init__(self, clock: Clock = SYSTEM) -> None:
-        self._clock = clock
-        self._touched: set[Shelf] = set()
-        self._lock = threading.Lock()
-        self._wakes = Wakes(self._lock, self._touched)
-        self._mends = Mends(self._mend)
-        self._jobs = Registry()
+        self.clock = clock
+        self.gate = Gate()
+        self.touched: set[Shelf] = set()
+        self.jobs = Registry()
         self._shelves: dict[str, Shelf] = {}
-        self._last_id = 0
         self._last_ticks: dict[str, float] = {}
         self._workers: dict[str, WorkerInfo] = {}
         self.uid = f"memory-{os.urandom(8).hex()}"
@@ -81,10 +122,10 @@ class MemoryStore:
     def migrate(self) -> None:
         """Nothing to migrate."""
 
+    @exclusive
     def add(self, queue: str, drafts: Sequence[Draft], *, known_only: bool = False) -> list[int] | Full:
         """Store jobs, all or none."""
-        with self._wakes, self._lock, self._mends:
-            return self._add(self._shelf(queue), drafts, self._clock.calendar(), known_only=known_only)
+        return self._add(self._shelf(queue), drafts, self.clock.calendar(), known_only=known_only)
 
     def _add(
         self, shelf: Shelf, drafts: Sequence[Draft], now_at: float, *, known_only: bool = False
@@ -106,24 +147,20 @@ class MemoryStore:
                 return FULL
         if new and known_only:
             return FULL
-        first_id = self._last_id + 1
         for draft, answer in zip(drafts, answers, strict=True):
-            if answer == self._last_id + 1 and not isinstance(answer, Duplicate):
-                self._last_id = answer
-                job = _job_of(answer, shelf.name, draft, now_at)
-                self._jobs.put(job)
-                shelf.put(job)
+            if not isinstance(answer, Duplicate):
+                self.jobs.last_id = answer
+                row = self.jobs.rows[answer] = _row_of(answer, shelf.spec_of(draft), draft, now_at)
+                shelf.put(row)
             if draft.idempotency_key is not None and draft.idempotency_key not in shelf.idempotent:
                 shelf.remember_key(draft.idempotency_key, answer, now_at)
-        assert self._last_id == first_id + new - 1
-        shelf.totals.enqueued += new
         return answers
 
     def _plan(self, shelf: Shelf, drafts: Sequence[Draft]) -> tuple[list[int], int]:
         """One answer per draft, as if there is room, and how many are new."""
         answers: list[int] = []
         same_key: dict[tuple[str, str], int] = {}
-        next_id = self._last_id + 1
+        next_id = first_id = self.jobs.last_id + 1
         for draft in drafts:
             known = _known(shelf, draft, same_key)
             answer = next_id if known is None else Duplicate(known)
@@ -134,7 +171,7 @@ class MemoryStore:
                 if draft.unique_key is not None:
                     same_key["unique", draft.unique_key] = answer
             answers.append(answer)
-        return answers, next_id - self._last_id - 1
+        return answers, next_id - first_id
 
     def claim(
         self, queues: Sequence[str], limit: int, *, worker: str, lease_s: float, tasks: Tasks | None = None
@@ -146,6 +183,7 @@ class MemoryStore:
         """Apply verdicts, one answer per settlement."""
         return self.turn(settlements, (), 0, worker="", lease_s=0.0)[0]
 
+    @exclusive
     def turn(
         self,
         settlements: Sequence[Settlement],
@@ -158,15 +196,14 @@ class MemoryStore:
     ) -> tuple[list[Settled], list[Lease]]:
         """Settle, then claim, in one step."""
         leases: list[Lease] = []
-        with self._wakes, self._lock, self._mends:
-            now_at = self._clock.calendar()
-            settled = [self._settle(lease, verdict, now_at) for lease, verdict in settlements]
-            for queue in queues:
-                shelf = self._read(queue)
-                if len(leases) < limit and not shelf.settings.paused:
-                    self._claim(
-                        shelf, limit, leases, worker=worker, lease_s=lease_s, tasks=tasks, now_at=now_at
-                    )
+        now_at = self.clock.calendar()
+        settled = [self._settle(lease, verdict, now_at) for lease, verdict in settlements]
+        grant = Grant(self.uid, self.epoch, worker, lease_s)
+        for queue in queues:
+            shelf = self._read(queue)
+            if len(leases) < limit and not shelf.settings.paused:
+                self._claim(shelf, limit, leases, grant, tasks=tasks, now_at=now_at)
+        self.jobs.shrink()
         return settled, leases
 
     def _claim(
@@ -174,268 +211,292 @@ class MemoryStore:
         shelf: Shelf,
         limit: int,
         leases: list[Lease],
+        grant: Grant,
         *,
-        worker: str,
-        lease_s: float,
         tasks: Tasks | None,
         now_at: float,
     ) -> None:
         shelf.expire(now_at)
         shelf.promote(now_at)
-        lease_end = self._clock.interval() + lease_s
-        while len(leases) < limit:
-            job = shelf.take(tasks)
-            if job is None:
-                return
-            job.attempt += 1
-            job.delivery += 1
-            assert job.attempt <= job.max_attempts
-            job.worker, job.started_at = worker, now_at
-            shelf.lease(job, lease_s, lease_end)
-            shelf.served(1)
-            leases.append(self._lease_of(job, shelf))
+        lease_end = self.clock.interval() + grant.lease_s
+        while len(leases) < limit and (row := shelf.next_row(tasks)) is not None:
+            attempt = row.attempt + 1
+            assert attempt <= row.spec.max_attempts
+            lease = Lease(
+                grant,
+                row,
+                row.delivery + 1,
+                attempt,
+                lease_end,
+                now_at,
+                row.crashes,
+                row.spec.backoff or shelf.backoff,
+            )
+            shelf.take(row, lease)
+            leases.append(lease)
+        shelf.set_alarm()
+
+    def _current(self, lease: Lease) -> Row | None:
+        """The row, if this lease on it is current."""
+        row = self.jobs.rows.get(lease.id)
+        if row is None or row.state is not State.LEASED or row.delivery != lease.delivery:
+            return None
+        return row
 
     def _settle(self, lease: Lease, verdict: Verdict, now_at: float) -> Settled:
-        job = self._jobs.get(lease.id)
-        if job is None or job.state is not State.LEASED or job.delivery != lease.delivery:
+        row = self._current(lease)
+        if row is None:
             return Outcome.STALE
-        if verdict.cause is Cause.LOST and job.lease_end != lease.lease_end:
+        shelf = self._shelves[row.spec.queue]
+        if verdict.cause is Cause.LOST and shelf.lease_of(row).lease_end != lease.lease_end:
             return Outcome.STALE
-        shelf = self._shelves[job.queue]
-        landing = rules.land(job, verdict, now_at=now_at)
-        error = rules.error_of(verdict)
-        entry = Attempt(job.delivery, job.attempt, job.worker, job.started_at, now_at, verdict.cause, error)
-        job.history = rules.remember(job.history, entry)
-        job.attempt, job.crashes, job.run_at = landing.attempt, landing.crashes, landing.run_at
+        landing = rules.land(row, verdict, now_at=now_at)
+        more = row.detail()
+        entry = msgspec.structs.replace(row.ended(verdict.cause, now_at), error=rules.error_of(verdict))
+        more.history = rules.remember(more.history, entry)
+        more.uncounted = row.delivery - landing.attempt
+        more.crashes, more.run_at = landing.crashes, landing.run_at
         if isinstance(verdict, Done):
-            job.result = verdict.result
+            more.result = verdict.result
         if landing.state in ENDED:
-            job.ended_at = now_at
+            row.ended_at = now_at
+        # Counted last: what an interrupt leaves out looks like a success, but no total can become negative.
+        shelf.move(row, landing.state)
         shelf.count(*landing.totals)
-        shelf.move(job, landing.state)
         return landing.state
 
+    @exclusive
     def promote(self, queues: Sequence[str]) -> int:
         """Make due jobs ready; how many."""
-        with self._wakes, self._lock, self._mends:
-            now_at = self._clock.calendar()
-            shelves = [self._read(queue) for queue in queues]
-            return sum(shelf.promote(now_at) for shelf in shelves if not shelf.settings.paused)
+        now_at = self.clock.calendar()
+        shelves = [self._read(queue) for queue in queues]
+        return sum(shelf.promote(now_at) for shelf in shelves if not shelf.settings.paused)
 
+    @exclusive
     def extend(
         self, leases: Sequence[Lease], lease_s: float, *, progress: Mapping[int, str] | None = None
     ) -> list[bool | Outcome]:
         """Move lease ends to now + `lease_s`, never to earlier."""
         answers: list[bool | Outcome] = []
-        with self._wakes, self._lock, self._mends:
-            lease_end = self._clock.interval() + lease_s
-            for lease in leases:
-                job = self._jobs.get(lease.id)
-                if job is None or job.state is not State.LEASED or job.delivery != lease.delivery:
-                    answers.append(Outcome.STALE)
-                    continue
-                if lease_end > job.lease_end:
-                    self._shelves[job.queue].lease(job, lease_s, lease_end)
-                if progress is not None and job.id in progress:
-                    job.progress = progress[job.id]
-                answers.append(job.cancel_requested)
+        lease_end = self.clock.interval() + lease_s
+        for lease in leases:
+            row = self._current(lease)
+            if row is None:
+                answers.append(Outcome.STALE)
+                continue
+            shelf = self._shelves[row.spec.queue]
+            current = shelf.lease_of(row)
+            if lease_end > current.lease_end:
+                grant = current.grant
+                if grant.lease_s != lease_s:
+                    grant = msgspec.structs.replace(grant, lease_s=lease_s)
+                shelf.renew(row, msgspec.structs.replace(current, grant=grant, lease_end=lease_end))
+            if progress is not None and row.id in progress:
+                row.detail().progress = progress[row.id]
+            answers.append(row.cancel_requested)
         return answers
 
+    @exclusive
     def ended(self, queues: Sequence[str], limit: int) -> list[Lease]:
         """Leases past their end."""
         found: list[Lease] = []
-        with self._wakes, self._lock, self._mends:
-            now = self._clock.interval()
-            for queue in queues:
-                shelf = self._read(queue)
-                for job in shelf.past(now):
-                    if len(found) == limit:
-                        return found
-                    found.append(self._lease_of(job, shelf))
+        now = self.clock.interval()
+        for queue in queues:
+            for lease in self._read(queue).past(now):
+                if len(found) == limit:
+                    return found
+                found.append(lease)
         return found
 
+    @exclusive
     def leased(
         self, queue: str, *, worker: str | None = None, after: int = 0, limit: int = 100
     ) -> list[Lease]:
         """The current leases of a queue, by id."""
-        with self._wakes, self._lock, self._mends:
-            shelf = self._read(queue)
-            jobs = [job for job in shelf.leased() if job.id > after and worker in (None, job.worker)]
-            return [self._lease_of(job, shelf) for job in jobs[:limit]]
+        leases = self._read(queue).all_leases()
+        return [x for x in leases if x.id > after and worker in (None, x.worker)][:limit]
 
+    @exclusive
     def horizon(self, queues: Sequence[str]) -> float | None:
         """Seconds until time alone makes a job claimable."""
-        with self._wakes, self._lock, self._mends:
-            now, now_at = self._clock.interval(), self._clock.calendar()
-            horizons = [self._read(queue).horizon_s(now=now, now_at=now_at) for queue in queues]
+        now, now_at = self.clock.interval(), self.clock.calendar()
+        horizons = [self._read(queue).horizon_s(now=now, now_at=now_at) for queue in queues]
         return min((horizon for horizon in horizons if horizon is not None), default=None)
 
+    @exclusive
     def amend(
         self, which: Sequence[int] | Filter, act: Act, *, queue: str | None = None, force: bool = False
     ) -> Changed:
         """An operator's act on each of these jobs."""
         done: list[int] = []
         refused: dict[Refusal, list[int]] = {}
-        with self._wakes, self._lock, self._mends:
-            now_at = self._clock.calendar()
-            for job_id, job in self._chosen(which, queue):
-                refusal: Refusal | None = Refusal.NOT_FOUND
-                if job is not None:
-                    refusal = act_on(self._shelves[job.queue], job, act, now_at=now_at, force=force)
-                if refusal is None:
-                    done.append(job_id)
-                else:
-                    refused.setdefault(refusal, []).append(job_id)
+        now_at = self.clock.calendar()
+        for job_id, row in self._chosen(which, queue):
+            refusal: Refusal | None = Refusal.NOT_FOUND
+            if row is not None:
+                refusal = act_on(self._shelves[row.spec.queue], row, act, now_at=now_at, force=force)
+            if refusal is None:
+                done.append(job_id)
+            else:
+                refused.setdefault(refusal, []).append(job_id)
         return Changed(tuple(done), {reason: tuple(ids) for reason, ids in refused.items()})
 
-    def _chosen(self, which: Sequence[int] | Filter, queue: str | None) -> list[tuple[int, Job | None]]:
-        """The jobs of an operator's act, in order of priority, then id; unknown ids last."""
+    def _chosen(self, which: Sequence[int] | Filter, queue: str | None) -> list[tuple[int, Row | None]]:
+        """The rows of an operator's act, in order of priority, then id; unknown ids last."""
+        rows = self.jobs.rows
+        asked: Iterable[tuple[int, Row | None]]
         if isinstance(which, Filter):
-            found: list[tuple[int, Job | None]] = [
-                (job.id, job)
-                for job in self._jobs.all()
-                if _matches(job, which) and queue in (None, job.queue)
+            asked = [
+                (job_id, row)
+                for job_id, row in rows.items()
+                if _matches(row, which) and queue in (None, row.spec.queue)
             ]
         else:
-            named = ((job_id, self._jobs.get(job_id)) for job_id in dict.fromkeys(which))
-            found = [
-                (job_id, job if job is not None and queue in (None, job.queue) else None)
-                for job_id, job in named
-            ]
+            asked = ((job_id, rows.get(job_id)) for job_id in dict.fromkeys(which))
+        ours = [
+            (job_id, row if row is not None and queue in (None, row.spec.queue) else None)
+            for job_id, row in asked
+        ]
         return sorted(
-            found, key=lambda entry: (entry[1] is None, -entry[1].priority if entry[1] else 0, entry[0])
+            ours, key=lambda entry: (entry[1] is None, -entry[1].priority if entry[1] else 0, entry[0])
         )
 
+    def _record(self, row: Row) -> Job:
+        lease_end = 0.0
+        if row.state is State.LEASED:
+            lease_end = self._shelves[row.spec.queue].lease_of(row).lease_end
+        return row.record(lease_end)
+
+    @exclusive
     def get(self, ids: Sequence[int]) -> list[Job | None]:
         """Copies of the records."""
-        with self._wakes, self._lock, self._mends:
-            return [copy.copy(self._jobs.get(job_id)) for job_id in ids]
+        rows = [self.jobs.rows.get(job_id) for job_id in ids]
+        return [None if row is None else self._record(row) for row in rows]
 
+    @exclusive
     def scan(self, which: Filter, *, after: int = 0, limit: int = 100) -> list[Job]:
         """Matching jobs with id > `after`, by id."""
         found: list[Job] = []
-        with self._wakes, self._lock, self._mends:
-            for job in self._jobs.after(after, self._last_id):
-                if len(found) == limit:
-                    break
-                if _matches(job, which):
-                    found.append(copy.copy(job))
+        for row in self.jobs.after(after):
+            if len(found) == limit:
+                break
+            if _matches(row, which):
+                found.append(self._record(row))
         return found
 
+    @exclusive
     def counts(self, queues: Sequence[str]) -> dict[str, Counts]:
         """One snapshot of states and totals."""
-        with self._wakes, self._lock, self._mends:
-            return {queue: self._read(queue).counts() for queue in queues}
+        return {queue: self._read(queue).counts() for queue in queues}
 
+    @exclusive
     def queues(self) -> dict[str, Settings]:
         """All queues and their settings."""
-        with self._wakes, self._lock, self._mends:
-            return {name: shelf.settings for name, shelf in self._shelves.items()}
+        return {name: shelf.settings for name, shelf in self._shelves.items()}
 
+    @exclusive
     def declare(self, queue: str, settings: Settings) -> Settings:
         """Make the queue unless it is there."""
-        with self._wakes, self._lock, self._mends:
-            if queue not in self._shelves:
-                self._shelf(queue).settings = settings
-            return self._shelves[queue].settings
+        if queue not in self._shelves:
+            self._shelf(queue).settings = settings
+        return self._shelves[queue].settings
 
+    @exclusive
     def configure(self, queue: str, change: Change) -> Settings:
         """Change a queue's settings."""
-        with self._wakes, self._lock, self._mends:
-            shelf = self._shelf(queue)
-            shelf.settings = change.apply(shelf.settings)
-            # Whoever waits looks again: there may be room, work, or nothing left to wait for.
-            for until in Until:
-                shelf.ring(until, shelf.open + 1)
-            return shelf.settings
+        shelf = self._shelf(queue)
+        shelf.settings = change.apply(shelf.settings)
+        # Whoever waits looks again: there may be room, work, or nothing left to wait for.
+        for until in Until:
+            shelf.ring(until, shelf.open + 1)
+        return shelf.settings
 
+    @exclusive
     def fire(self, schedule: str, tick_at: float, queue: str, draft: Draft) -> Fired | Full | Duplicate:
         """Insert the job and move the schedule's last tick, in one step."""
-        with self._wakes, self._lock, self._mends:
-            last_at = self._last_ticks.get(schedule)
-            if last_at is not None and last_at >= tick_at:
-                return Fired.LOST
-            answer = self._add(self._shelf(queue), [draft], self._clock.calendar())
-            if isinstance(answer, Full):
-                return answer
-            self._last_ticks[schedule] = tick_at
+        last_at = self._last_ticks.get(schedule)
+        if last_at is not None and last_at >= tick_at:
+            return Fired.LOST
+        answer = self._add(self._shelf(queue), [draft], self.clock.calendar())
+        if isinstance(answer, Full):
+            return answer
+        self._last_ticks[schedule] = tick_at
         return answer[0] if isinstance(answer[0], Duplicate) else Fired.FIRED
 
+    @exclusive
     def schedules(self) -> dict[str, float]:
         """Each schedule's last tick."""
-        with self._wakes, self._lock, self._mends:
-            return dict(self._last_ticks)
+        return dict(self._last_ticks)
 
+    @exclusive
     def beat(self, worker: str, info: Mapping[str, str]) -> None:
         """Say that a worker is there."""
-        with self._wakes, self._lock, self._mends:
-            self._workers[worker] = WorkerInfo(worker, dict(info), self._clock.calendar())
+        self._workers[worker] = WorkerInfo(worker, dict(info), self.clock.calendar())
 
+    @exclusive
     def depart(self, worker: str) -> None:
         """Say that a worker has gone for good."""
-        with self._wakes, self._lock, self._mends:
-            self._workers.pop(worker, None)
+        self._workers.pop(worker, None)
 
+    @exclusive
     def workers(self) -> list[WorkerInfo]:
         """The workers that are there, by name."""
-        with self._wakes, self._lock, self._mends:
-            return sorted(self._workers.values(), key=lambda info: info.worker)
+        return sorted(self._workers.values(), key=lambda info: info.worker)
 
+    @exclusive
     def prune(self, *, limit: int = 1000) -> Mapping[State, int]:
         """End what has expired, forget what retention does not keep."""
         pruned: dict[State, int] = {}
-        with self._wakes, self._lock, self._mends:
-            now_at = self._clock.calendar()
-            for shelf in self._shelves.values():
-                for state, gone in shelf.prune(now_at, limit).items():
-                    pruned[state] = pruned.get(state, 0) + gone
-                    limit -= gone
+        now_at = self.clock.calendar()
+        for shelf in self._shelves.values():
+            for state, gone in shelf.prune(now_at, limit).items():
+                pruned[state] = pruned.get(state, 0) + gone
+                limit -= gone
         return pruned
 
+    @exclusive
     def line(self, until: Until, queue: str) -> Line:
         """Where waiters of this process stand."""
-        with self._wakes, self._lock, self._mends:
-            return self._shelf(queue).lines[until]
+        return self._shelf(queue).lines[until]
 
-    def _mend(self) -> None:
+    @exclusive
+    def shelf(self, queue: str) -> Shelf:
+        """One queue, for the short way."""
+        return self._shelf(queue)
+
+    def mend(self) -> None:
         """Make every queue agree with its jobs again, after an exception struck in the midst of a change."""
         for shelf in self._shelves.values():
-            shelf.rebuild([job for job in self._jobs.all() if job.queue == shelf.name])
+            rebuild(shelf, [row for row in self.jobs.rows.values() if row.spec.queue == shelf.name])
+
+    @exclusive
+    def _changes(self) -> tuple[list[tuple[WaitLine, int]], list[tuple[str, int]]]:
+        rings = [ring for shelf in self.touched for ring in shelf.take_rings()]
+        forgotten = [(shelf.name, shelf.take_dead_pruned()) for shelf in self.touched]
+        self.touched.clear()
+        return rings, forgotten
+
+    def wake(self) -> None:
+        """Wake the waiters of what has changed, outside the gate."""
+        rings, forgotten = self._changes()
+        for line, wakeups in rings:
+            line.ring(wakeups)
+        for queue, dead in forgotten:
+            if dead:
+                _log.info("queue %s: %d dead jobs removed by retention", queue, dead)
 
     def _read(self, queue: str) -> Shelf:
         """The queue, or an empty one in its place: looking at a queue does not make it."""
         return self._shelves.get(queue) or self._new_shelf(queue)
 
     def _new_shelf(self, queue: str) -> Shelf:
-        return Shelf(queue, self._jobs, MEMORY_RETENTION, self._touched)
+        return Shelf(queue, self.jobs, MEMORY_RETENTION, self.touched)
 
     def _shelf(self, queue: str) -> Shelf:
         shelf = self._shelves.get(queue)
         if shelf is None:
             shelf = self._shelves[queue] = self._new_shelf(queue)
         return shelf
-
-    def _lease_of(self, job: Job, shelf: Shelf) -> Lease:
-        return Lease(
-            store=self.uid,
-            epoch=self.epoch,
-            queue=job.queue,
-            id=job.id,
-            delivery=job.delivery,
-            attempt=job.attempt,
-            max_attempts=job.max_attempts,
-            crashes=job.crashes,
-            priority=job.priority,
-            body=job.payload,
-            codec=job.codec,
-            worker=job.worker,
-            lease_s=job.lease_s,
-            lease_end=job.lease_end,
-            created_at=job.created_at,
-            task=job.task,
-            headers=job.headers,
-            backoff=job.backoff or shelf.settings.backoff,
-        )
 
 
 def _known(shelf: Shelf, draft: Draft, same_key: Mapping[tuple[str, str], int]) -> int | None:
@@ -452,32 +513,21 @@ def _known(shelf: Shelf, draft: Draft, same_key: Mapping[tuple[str, str], int]) 
     return None
 
 
-def _job_of(job_id: int, queue: str, draft: Draft, now_at: float) -> Job:
+def _row_of(job_id: int, spec: Spec, draft: Draft, now_at: float) -> Row:
+    row = Row(job_id, spec, draft.payload, draft.priority, now_at)
     run_at = now_at + draft.delay_s if draft.run_at is None else draft.run_at
-    return Job(
-        id=job_id,
-        queue=queue,
-        payload=draft.payload,
-        codec=draft.codec,
-        priority=draft.priority,
-        max_attempts=draft.max_attempts,
-        created_at=now_at,
-        run_at=run_at,
-        task=draft.task,
-        # Leases and records share it, so nobody may change it.
-        headers=None if draft.headers is None else MappingProxyType(dict(draft.headers)),
-        unique_key=draft.unique_key,
-        idempotency_key=draft.idempotency_key,
-        expires_at=now_at + draft.expires_s if draft.expires_s is not None else draft.expires_at,
-        backoff=draft.backoff,
-        state=State.SCHEDULED if run_at > now_at else State.READY,
-    )
+    expires_at = now_at + draft.expires_s if draft.expires_s is not None else draft.expires_at
+    if run_at != now_at or expires_at is not None or draft.unique_key is not None:
+        row.more = More(run_at, expires_at)
+        row.state = State.SCHEDULED if run_at > now_at else State.READY
+    return row
 
 
-def _matches(job: Job, which: Filter) -> bool:
+def _matches(row: Row, which: Filter) -> bool:
     return (
-        which.queue in (None, job.queue)
-        and which.admits(job.state)
-        and which.task in (None, job.task)
-        and which.worker in (None, job.worker)
+        which.queue in (None, row.spec.queue)
+        and row.state is not None
+        and which.admits(row.state)
+        and which.task in (None, row.spec.task)
+        and which.worker in (None, row.worker)
     )

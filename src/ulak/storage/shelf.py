@@ -1,129 +1,198 @@
-"""One queue of the memory store: its jobs in the order they are claimed, due, expire and are forgotten.
+"""One queue of the memory store: its rows in the order they are claimed, due, expire and are forgotten.
 
-Nothing here locks; the store does. Heaps and lanes may hold entries of jobs that have moved on: an entry
-counts only if the job is still where the entry says, and a structure that is mostly stale is swept.
+Nothing here locks; the store does.
 """
 
 from __future__ import annotations
 
-import heapq
-from bisect import insort
+import math
 from collections import OrderedDict, deque
 from collections.abc import Iterator
+from types import MappingProxyType
 
-from ulak.core import rules
-from ulak.core.flows import CALENDAR_SLEEP_MAX_S, least
-from ulak.core.job import ENDED, OPEN, Counts, Job, State, Totals
+import msgspec
+
+from ulak.core.flows import CALENDAR_SLEEP_MAX_S
+from ulak.core.job import ENDED, OPEN, Counts, Draft, Lease, Spec, State, Totals
 from ulak.core.store import IDEMPOTENCY_S, Retention, Settings, Tasks, Until
 from ulak.storage.line import WaitLine
-from ulak.storage.registry import Registry
+from ulak.storage.order import Lanes, RowHeap
+from ulak.storage.row import Registry, Row
 
-_SWEEP_SLACK = 64
+_NEVER = math.inf
+_AT_ONCE = -math.inf
+_WAITING = (State.READY, State.SCHEDULED, State.HELD)
+_ENDED_STALE_MAX = 64
+_EMPTY_LENGTHS_MAX = 16
 _NO_RINGS = dict.fromkeys(Until, 0)
-_EMPTY_LANES_MAX = 16
 
-
-class Lane:
-    """The ready jobs of one priority, by id: those that came in order, and those that came back."""
-
-    __slots__ = ("fresh", "returned")
-
-    def __init__(self) -> None:
-        self.fresh: deque[int] = deque()
-        self.returned: list[int] = []
-
-    def push(self, job_id: int) -> None:
-        """Put a job in its place."""
-        if not self.fresh or self.fresh[-1] < job_id:
-            self.fresh.append(job_id)
-        else:
-            heapq.heappush(self.returned, job_id)
-
-    def head(self) -> int | None:
-        """The lowest id, or None."""
-        if self.returned and (not self.fresh or self.returned[0] < self.fresh[0]):
-            return self.returned[0]
-        return self.fresh[0] if self.fresh else None
-
-    def pop(self) -> int:
-        """Take out the lowest id."""
-        if self.returned and (not self.fresh or self.returned[0] < self.fresh[0]):
-            return heapq.heappop(self.returned)
-        return self.fresh.popleft()
-
-    def __len__(self) -> int:
-        return len(self.fresh) + len(self.returned)
+# What `counts` makes of the other numbers, so that it cannot disagree with them.
+_DERIVED = frozenset({"enqueued", "processed", "succeeded", "failed"})
 
 
 class Shelf:
     """One queue.
 
-    jobs: the store's registry, shared by all its queues. touched: collects the queues that have somebody to
-    wake.
+    entered, left: how many jobs became open (enqueued or redriven) and ceased to be, ever.
+    leases: the current ones, by their length, then by job; in order of their ends. pinned: the lengths whose
+    dicts are held elsewhere.
+    alarm, alarm_at: the first instant, on each clock, at which a taker must do more than take the head of a
+    lane: before it no lease has ended, nothing is due or expires, nothing is paused or held.
+    succeeded_max: how long the order of succeeded jobs may be.
     """
+
+    __slots__ = (
+        "_dead_pruned",
+        "_default_retention",
+        "_due",
+        "_expiring",
+        "_held",
+        "_jobs",
+        "_last_spec",
+        "_rings",
+        "_settings",
+        "_stale_ended",
+        "_touched",
+        "alarm",
+        "alarm_at",
+        "backoff",
+        "capacity",
+        "ended",
+        "entered",
+        "held",
+        "idempotent",
+        "lanes",
+        "leases",
+        "left",
+        "lines",
+        "name",
+        "pinned",
+        "pruned",
+        "scheduled",
+        "succeeded_max",
+        "totals",
+        "unique",
+    )
 
     def __init__(self, name: str, jobs: Registry, retention: Retention, touched: set[Shelf]) -> None:
         self.name = name
-        self.settings = Settings()
         self.totals = Totals()
-        self.numbers = dict.fromkeys(State, 0)
+        self.entered = self.left = self.pruned = 0
         self.unique: dict[str, int] = {}
         self.idempotent: OrderedDict[str, tuple[float, int]] = OrderedDict()
+        self.leases: dict[float, dict[int, Lease]] = {}
+        self.pinned: set[float] = set()
+        self.ended: dict[State, deque[Row]] = {state: deque() for state in ENDED}
+        self.alarm = self.alarm_at = _NEVER
         self.lines = {until: WaitLine(until) for until in Until}
-        self._dead_pruned = 0
         self._rings = _NO_RINGS.copy()
+        self._dead_pruned = 0
         self._touched = touched
         self._jobs = jobs
         self._default_retention = retention
-        self._lanes: dict[int, Lane] = {}
-        self._priorities: list[int] = []
-        self._lane_entries = 0
-        self._due: list[tuple[float, int]] = []
-        self._expiring: list[tuple[float, int]] = []
-        self._held: dict[str | None, list[tuple[int, int]]] = {}
-        self._leases: dict[float, OrderedDict[int, Job]] = {}
-        self._ended: dict[State, deque[tuple[float, int]]] = {state: deque() for state in ENDED}
+        self._last_spec: Spec | None = None
+        self.clear()
+        self.settings = Settings()
+
+    def clear(self) -> None:
+        """Forget where every row is; what is held elsewhere stays the same object."""
+        self.scheduled = self.held = 0
+        self.lanes = Lanes()
+        self._due: RowHeap[float] = RowHeap(State.SCHEDULED)
+        self._expiring: RowHeap[float] = RowHeap(*_WAITING, drop=_unwatch)
+        self._held: dict[str | None, RowHeap[int]] = {}
+        self._stale_ended = dict.fromkeys(ENDED, 0)
+        self.unique.clear()
+        for leases in self.leases.values():
+            leases.clear()
+        for rows in self.ended.values():
+            rows.clear()
 
     @property
-    def open(self) -> int:
-        """Unfinished jobs: what `capacity` bounds."""
-        return sum(self.numbers[state] for state in OPEN)
+    def settings(self) -> Settings:
+        """What is stored with the queue."""
+        return self._settings
+
+    @settings.setter
+    def settings(self, settings: Settings) -> None:
+        self._settings = settings
+        self.capacity = settings.capacity
+        self.backoff = settings.backoff
+        self.set_limits()
+
+    def set_limits(self) -> None:
+        """Say how far the quick way may go."""
+        self._limit_succeeded()
+        self.set_alarm()
+
+    def _limit_succeeded(self) -> None:
+        self.succeeded_max = self.retention.succeeded.count + self._stale_ended[State.SUCCEEDED]
 
     @property
     def retention(self) -> Retention:
         """What is kept of ended jobs."""
-        return self.settings.retention or self._default_retention
+        return self._settings.retention or self._default_retention
+
+    @property
+    def open(self) -> int:
+        """Unfinished jobs: what `capacity` bounds."""
+        return self.entered - self.left
+
+    @property
+    def leased(self) -> int:
+        """Jobs under a lease."""
+        return sum(map(len, self.leases.values()))
+
+    @property
+    def ready(self) -> int:
+        """Jobs that wait for a worker only."""
+        return self.open - self.leased - self.scheduled - self.held
+
+    def kept(self, state: State) -> int:
+        """Stored jobs in an ended state."""
+        return len(self.ended[state]) - self._stale_ended[state]
 
     def counts(self) -> Counts:
         """A snapshot of states and totals."""
-        n = self.numbers
         return Counts(
-            ready=n[State.READY],
-            scheduled=n[State.SCHEDULED],
-            leased=n[State.LEASED],
-            held=n[State.HELD],
-            acked=n[State.SUCCEEDED],
-            dead=n[State.DEAD],
-            cancelled=n[State.CANCELLED],
-            expired=n[State.EXPIRED],
-            totals=Totals(*(getattr(self.totals, name) for name in Totals.__struct_fields__)),
+            ready=self.ready,
+            scheduled=self.scheduled,
+            leased=self.leased,
+            held=self.held,
+            acked=self.kept(State.SUCCEEDED),
+            dead=self.kept(State.DEAD),
+            cancelled=self.kept(State.CANCELLED),
+            expired=self.kept(State.EXPIRED),
+            totals=self._all_totals(),
+        )
+
+    def _all_totals(self) -> Totals:
+        t = self.totals
+        succeeded = self.left - t.dead_lettered - t.cancelled - t.expired - t.deleted
+        failed = t.retries + t.dead_lettered + t.cut
+        return msgspec.structs.replace(
+            t,
+            enqueued=self.entered - t.redriven,
+            succeeded=succeeded,
+            failed=failed,
+            processed=succeeded + failed,
+            pruned=self.pruned,
         )
 
     def count(self, *names: str) -> None:
         """Raise totals by one each."""
         for name in names:
-            setattr(self.totals, name, getattr(self.totals, name) + 1)
+            if name == "pruned":
+                self.pruned += 1
+            elif name not in _DERIVED:
+                setattr(self.totals, name, getattr(self.totals, name) + 1)
 
     # Waking waiters
 
     def ring(self, until: Until, wakeups: int = 1) -> None:
-        """Note that waiters are to be woken when the lock is let go."""
+        """Note that waiters are to be woken when the gate is open again."""
         self._rings[until] += wakeups
         self._touched.add(self)
-
-    def served(self, jobs: int) -> None:
-        """So many ready jobs were just taken, so that many waiters need not wake."""
-        self._rings[Until.READY] = max(0, self._rings[Until.READY] - jobs)
 
     def take_rings(self) -> list[tuple[WaitLine, int]]:
         """The waiters to wake, once."""
@@ -136,265 +205,287 @@ class Shelf:
         pruned, self._dead_pruned = self._dead_pruned, 0
         return pruned
 
-    # Moving jobs
+    @property
+    def is_drained(self) -> bool:
+        """Whether nothing is left that could still run."""
+        return self.leased == 0 and (self._settings.paused or self.open == self.held)
 
-    def put(self, job: Job) -> None:
+    # Moving rows
+
+    def spec_of(self, draft: Draft) -> Spec:
+        """What the job is asked to be; jobs without options of their own share it."""
+        headers = None if draft.headers is None else MappingProxyType(dict(draft.headers))
+        spec = Spec(
+            self.name,
+            draft.codec,
+            draft.max_attempts,
+            draft.task,
+            # Leases and records share it, so nobody may change it.
+            headers,
+            draft.unique_key,
+            draft.idempotency_key,
+            draft.backoff,
+        )
+        if self._last_spec == spec:
+            return self._last_spec
+        self._last_spec = spec
+        return spec
+
+    def put(self, row: Row) -> None:
         """Take in a new job, in its state."""
-        self.numbers[job.state] += 1
-        if job.unique_key is not None:
-            self.unique[job.unique_key] = job.id
-        self._enter(job)
+        assert row.state is not None
+        self.entered += 1
+        self.number(row.state, 1)
+        if row.spec.unique_key is not None:
+            self.unique[row.spec.unique_key] = row.id
+        self.enter(row)
 
-    def move(self, job: Job, state: State) -> None:
-        """Bring a job into another state; its other fields are already what that state needs."""
-        was = job.state
+    def move(self, row: Row, state: State, *, popped: bool = False) -> None:
+        """Bring a row into another state; its other fields are already what that state needs.
+
+        popped: it was taken out of its order already, as its head.
+        """
+        was = row.state
+        assert was is not None
         if was is State.LEASED:
-            self._drop_lease(job)
-        self.numbers[was] -= 1
-        self.numbers[state] += 1
-        job.state = state
-        self._enter(job)
-        if was in OPEN and state in ENDED:
-            if job.unique_key is not None:
-                self.unique.pop(job.unique_key, None)
-            self.ring(Until.ROOM, 1)
-            self._trim(state)
-        elif was in ENDED and job.unique_key is not None:
-            self.unique[job.unique_key] = job.id
-        self._note_drained()
+            assert row.grant is not None
+            del self.leases[row.grant.lease_s][row.id]
+        self.number(was, -1)
+        self.number(state, 1)
+        row.state = state
+        if not popped:
+            self._discard(row, was)
+        self.enter(row)
+        if state in ENDED:
+            self.left += 1
+            self._free(row)
+            self.trim(state)
+        if self.is_drained:
+            self.ring(Until.DRAINED)
 
-    def remove(self, job: Job) -> None:
+    def replace(self, row: Row, other: Row) -> None:
+        """Put a changed copy of a row in its place; `other.state` says where it goes.
+
+        Nobody changes a row that a lease, or an order, may point at.
+        """
+        was, state = row.state, other.state
+        assert was is not None
+        assert state is not None
+        self._jobs.rows[row.id] = other
+        row.state = None
+        self.number(was, -1)
+        self.number(state, 1)
+        self._discard(row, was)
+        if was is State.LEASED:
+            return
+        if was in ENDED and state in OPEN:
+            self.entered += 1
+            if other.spec.unique_key is not None:
+                self.unique[other.spec.unique_key] = other.id
+        self.enter(other)
+
+    def remove(self, row: Row) -> None:
         """Forget a job altogether."""
-        if job.state is State.LEASED:
-            self._drop_lease(job)
-        if job.state in OPEN:
-            if job.unique_key is not None:
-                self.unique.pop(job.unique_key, None)
-            self.ring(Until.ROOM, 1)
-        self.numbers[job.state] -= 1
-        self._jobs.drop(job.id)
-        self._note_drained()
+        was = row.state
+        assert was is not None
+        if was is State.LEASED:
+            assert row.grant is not None
+            del self.leases[row.grant.lease_s][row.id]
+        del self._jobs.rows[row.id]
+        row.state = None
+        self.number(was, -1)
+        self._discard(row, was)
+        if was in OPEN:
+            self.left += 1
+            self._free(row)
+        if self.is_drained:
+            self.ring(Until.DRAINED)
 
-    def lease(self, job: Job, lease_s: float, lease_end: float) -> None:
-        """Lease a waiting job, or move the end of a lease."""
-        if job.state is State.LEASED:
-            self._drop_lease(job)
-        else:
-            self.numbers[job.state] -= 1
-            self.numbers[State.LEASED] += 1
-            job.state = State.LEASED
-        job.lease_s, job.lease_end = lease_s, lease_end
-        self._enter(job)
-
-    def _job(self, job_id: int) -> Job:
-        job = self._jobs.get(job_id)
-        assert job is not None
-        return job
-
-    def _enter(self, job: Job) -> None:
-        match job.state:
+    def _discard(self, row: Row, was: State) -> None:
+        """The row left an order by another way than as its head. It does not look as if it were there."""
+        match was:
             case State.READY:
-                self._push_ready(job)
+                self.lanes.discard(self.ready)
             case State.SCHEDULED:
-                self._push(self._due, (job.run_at, job.id), State.SCHEDULED)
-                self.ring(Until.DUE, int(self._due[0][1] == job.id))
+                self._due.discard()
             case State.HELD:
-                self._push_held(job)
+                self._held[row.spec.task].discard()
             case State.LEASED:
-                # Lease ends of one length only grow, so each dict is in order of its ends.
-                self._leases.setdefault(job.lease_s, OrderedDict())[job.id] = job
+                pass
             case _:
-                assert job.ended_at is not None
-                self._ended[job.state].append((job.ended_at, job.id))
-        if job.expires_at is not None and job.state in _EXPIRABLE:
-            self._push(self._expiring, (job.expires_at, job.id), *_EXPIRABLE)
+                self._discard_ended(was)
+        if row.state not in OPEN and row.more is not None and row.more.watched:
+            self._expiring.discard()
 
-    def _push_held(self, job: Job) -> None:
-        held = self._held.setdefault(job.task, [])
-        heapq.heappush(held, (-job.priority, job.id))
-        if len(held) > 2 * self.numbers[State.HELD] + _SWEEP_SLACK:
-            held[:] = sorted({entry for entry in held if self._is_held_entry(entry)})
-        self.ring(Until.READY, 1)
+    def _discard_ended(self, was: State) -> None:
+        self._stale_ended[was] += 1
+        if self._stale_ended[was] > _ENDED_STALE_MAX and self._stale_ended[was] > self.kept(was):
+            live = [row for row in self.ended[was] if row.state is was]
+            # In place, because the quick way appends to it.
+            self.ended[was].clear()
+            self.ended[was].extend(live)
+            self._stale_ended[was] = 0
+        self._limit_succeeded()
 
-    def _push_ready(self, job: Job) -> None:
-        lane = self._lanes.get(job.priority)
-        if lane is None:
-            lane = self._lanes[job.priority] = Lane()
-            insort(self._priorities, job.priority)
-        lane.push(job.id)
-        self._lane_entries += 1
-        if self._lane_entries > 2 * self.numbers[State.READY] + _SWEEP_SLACK:
-            self._sweep_lanes()
-        self.ring(Until.READY, 1)
+    def number(self, state: State, change: int) -> None:
+        """Count a row in, or out of, a state."""
+        if state is State.SCHEDULED:
+            self.scheduled += change
+        elif state is State.HELD:
+            self.held += change
 
-    def _push(self, heap: list[tuple[float, int]], entry: tuple[float, int], *states: State) -> None:
-        heapq.heappush(heap, entry)
-        if len(heap) > 2 * sum(self.numbers[state] for state in states) + _SWEEP_SLACK:
-            is_live = self._is_due_entry if heap is self._due else self._is_expiring_entry
-            heap[:] = sorted({entry for entry in heap if is_live(entry)})
+    def _free(self, row: Row) -> None:
+        """An open row has ended or gone: its key and its room are free."""
+        if row.spec.unique_key is not None:
+            self.unique.pop(row.spec.unique_key, None)
+        self.ring(Until.ROOM)
 
-    def _sweep_lanes(self) -> None:
-        entries = {(p, i) for p, lane in self._lanes.items() for i in (*lane.fresh, *lane.returned)}
-        self._lanes.clear()
-        self._priorities.clear()
-        for priority, job_id in sorted(entries, key=lambda entry: entry[1]):
-            if self._is_ready_entry(priority, job_id):
-                self._lanes.setdefault(priority, Lane()).fresh.append(job_id)
-        self._priorities.extend(sorted(self._lanes))
-        self._lane_entries = sum(map(len, self._lanes.values()))
+    def enter(self, row: Row) -> None:
+        """Put a row in the order of its state."""
+        match row.state:
+            case State.READY:
+                self.lanes.push(row)
+                self.ring(Until.READY)
+            case State.SCHEDULED:
+                self._due.push(row.run_at, row)
+                head = self._due.head()
+                if head is not None and head[1] is row:
+                    self.ring(Until.DUE)
+            case State.HELD:
+                if row.spec.task not in self._held:
+                    self._held[row.spec.task] = RowHeap(State.HELD)
+                self._held[row.spec.task].push(-row.priority, row)
+                self.ring(Until.READY)
+            case _:
+                assert row.state is not None
+                self.ended[row.state].append(row)
+                return
+        more = row.more
+        if more is not None and more.expires_at is not None and not more.watched:
+            more.watched = True
+            self._expiring.push(more.expires_at, row)
+        self.set_alarm()
 
-    def _is_ready_entry(self, priority: int, job_id: int) -> bool:
-        job = self._jobs.get(job_id)
-        return job is not None and job.state is State.READY and job.priority == priority
+    # Leases
 
-    def _is_due_entry(self, entry: tuple[float, int]) -> bool:
-        job = self._jobs.get(entry[1])
-        return job is not None and job.state is State.SCHEDULED and job.run_at == entry[0]
+    def take(self, row: Row, lease: Lease) -> None:
+        """Lease the row that `next_row` gave."""
+        if row.state is State.HELD:
+            self._held[row.spec.task].pop()
+            self.number(State.HELD, -1)
+        else:
+            self.lanes.pop(row)
+        self.hold(row, lease)
+        row.delivery = lease.delivery
+        row.claimed_at = lease.claimed_at
+        row.state = State.LEASED
+        # A ready job was taken, so a waiter less need wake.
+        self._rings[Until.READY] = max(0, self._rings[Until.READY] - 1)
 
-    def _is_expiring_entry(self, entry: tuple[float, int]) -> bool:
-        job = self._jobs.get(entry[1])
-        return job is not None and job.state in _EXPIRABLE and job.expires_at == entry[0]
+    def lease_of(self, row: Row) -> Lease:
+        """The current lease of a leased row."""
+        assert row.grant is not None
+        return self.leases[row.grant.lease_s][row.id]
 
-    def _drop_lease(self, job: Job) -> None:
-        bucket = self._leases[job.lease_s]
-        del bucket[job.id]
-        if not bucket:
-            del self._leases[job.lease_s]
+    def renew(self, row: Row, lease: Lease) -> None:
+        """Put another lease in place of a row's current one."""
+        assert row.grant is not None
+        del self.leases[row.grant.lease_s][row.id]
+        self.hold(row, lease)
 
-    def _note_drained(self) -> None:
-        n = self.numbers
-        if n[State.LEASED] == 0 and (self.settings.paused or n[State.READY] + n[State.SCHEDULED] == 0):
-            self.ring(Until.DRAINED, 1)
+    def hold(self, row: Row, lease: Lease) -> None:
+        """Note a lease as the row's current one."""
+        row.grant = lease.grant
+        # Ends of one length only grow, so each dict is in order of its ends.
+        self.leases.setdefault(lease.grant.lease_s, {})[row.id] = lease
+        self.alarm = min(self.alarm, lease.lease_end)
 
-    def rebuild(self, jobs: list[Job]) -> None:
-        """Make all orders and numbers anew from the jobs themselves, which are given by id."""
-        self.numbers = dict.fromkeys(State, 0)
-        self.unique.clear()
-        for order in (self._lanes, self._priorities, self._due, self._expiring, self._held, self._leases):
-            order.clear()
-        self._lane_entries = 0
-        self._ended = {state: deque() for state in ENDED}
-        # In order of ends, as leases and ended jobs are kept.
-        for job in sorted(jobs, key=lambda job: (job.ended_at or 0.0, job.lease_end, job.id)):
-            if job.state in ENDED and job.ended_at is None:
-                job.ended_at = job.created_at
-            self.put(job) if job.state in OPEN else self._keep(job)
-        self._balance()
+    def pin(self, lease_s: float) -> dict[int, Lease]:
+        """The leases of one length, in a dict that stays in use."""
+        self.pinned.add(lease_s)
+        return self.leases.setdefault(lease_s, {})
 
-    def _keep(self, job: Job) -> None:
-        self.numbers[job.state] += 1
-        self._enter(job)
+    def past(self, now: float) -> Iterator[Lease]:
+        """The leases that have ended, at interval time `now`."""
+        for leases in self.leases.values():
+            for lease in leases.values():
+                if lease.lease_end > now:
+                    break
+                yield self._as_now(lease)
 
-    def _balance(self) -> None:
-        """Totals that follow from others are made to; at most the interrupted change is counted wrongly."""
-        t = self.totals
-        t.failed = t.retries + t.dead_lettered + t.cut
-        t.processed = t.succeeded + t.failed
-        gone = t.succeeded + t.dead_lettered + t.cancelled + t.expired + t.deleted
-        t.enqueued = gone + self.open - t.redriven
+    def all_leases(self) -> list[Lease]:
+        """All current leases, by job."""
+        leases = (lease for leases in self.leases.values() for lease in leases.values())
+        return sorted(map(self._as_now, leases), key=_job_id)
+
+    def _as_now(self, lease: Lease) -> Lease:
+        """The lease as it would be given now: an operator may have changed what it shows."""
+        row = self._jobs.rows.get(lease.id, lease.work)
+        backoff = row.spec.backoff or self.backoff
+        if row is lease.work and backoff == lease.backoff:
+            return lease
+        return msgspec.structs.replace(lease, work=row, backoff=backoff)
+
+    def _first_end(self) -> float:
+        """When the first lease ends; never, if there is none."""
+        if len(self.leases) > _EMPTY_LENGTHS_MAX + len(self.pinned):
+            self.leases = {s: leases for s, leases in self.leases.items() if leases or s in self.pinned}
+        firsts = (next(iter(leases.values())) for leases in self.leases.values() if leases)
+        return min((lease.lease_end for lease in firsts), default=_NEVER)
 
     # Time
 
-    def expire(self, now_at: float, *, limit: int | None = None) -> int:
-        """End waiting jobs past their `expires_at`, at most `limit`; how many."""
-        ended = 0
-        while self._expiring and self._expiring[0][0] <= now_at and ended != limit:
-            entry = heapq.heappop(self._expiring)
-            if self._is_expiring_entry(entry):
-                job = self._job(entry[1])
-                job.ended_at = now_at
-                self.count("expired")
-                self.move(job, State.EXPIRED)
-                ended += 1
-        return ended
+    def set_alarm(self) -> None:
+        """Say from when on a taker must look closer."""
+        heads = (self._expiring.head(), self._due.head())
+        self.alarm_at = min((head[0] for head in heads if head is not None), default=_NEVER)
+        unusual = self._settings.paused or self.held or self.lanes.between
+        self.alarm = _AT_ONCE if unusual else self._first_end()
 
     def promote(self, now_at: float) -> int:
         """Make every scheduled job that is due ready, at its own place; how many."""
         promoted = 0
-        while self._due and self._due[0][0] <= now_at:
-            entry = heapq.heappop(self._due)
-            if self._is_due_entry(entry):
-                self.move(self._job(entry[1]), State.READY)
-                promoted += 1
+        while (head := self._due.head()) and head[0] <= now_at:
+            self._due.pop()
+            self.move(head[1], State.READY, popped=True)
+            promoted += 1
         return promoted
 
-    def take(self, tasks: Tasks | None) -> Job | None:
-        """The next job to lease: the best ready one, or a held one of these tasks that comes before it."""
-        lane = self._best_lane()
-        head = lane.head() if lane is not None else None
-        ready = None if head is None else self._job(head)
-        held_task, held = self._best_held(tasks)
-        if held is not None and (ready is None or (-held.priority, held.id) < (-ready.priority, ready.id)):
-            heapq.heappop(self._held[held_task])
-            return held
-        if ready is not None:
-            assert lane is not None
-            lane.pop()
-            self._lane_entries -= 1
-        return ready
+    def expire(self, now_at: float, *, limit: int | None = None) -> int:
+        """End waiting jobs past their `expires_at`, at most `limit`; how many."""
+        ended = 0
+        while ended != limit and (head := self._expiring.head()) and head[0] <= now_at:
+            self._expiring.pop()
+            row = head[1]
+            row.ended_at = now_at
+            self.move(row, State.EXPIRED)
+            self.count("expired")
+            ended += 1
+        return ended
 
-    def _best_lane(self) -> Lane | None:
-        for priority in reversed(self._priorities):
-            lane = self._lanes[priority]
-            while (head := lane.head()) is not None:
-                if self._is_ready_entry(priority, head):
-                    return self._drop_empty_lanes(lane)
-                lane.pop()
-                self._lane_entries -= 1
-        return self._drop_empty_lanes(None)
-
-    def _drop_empty_lanes(self, found: Lane | None) -> Lane | None:
-        # A few empty lanes are kept, so that a queue that runs empty again and again does not rebuild them.
-        if len(self._priorities) > _EMPTY_LANES_MAX:
-            while self._priorities and not self._lanes[self._priorities[-1]]:
-                del self._lanes[self._priorities.pop()]
-        return found
-
-    def _best_held(self, tasks: Tasks | None) -> tuple[str | None, Job | None]:
-        best_task, best = None, None
-        if self.numbers[State.HELD] == 0:
-            self._held.clear()
-            return best_task, best
-        for task, heap in self._held.items():
-            if tasks is not None and task not in tasks:
-                continue
-            while heap and not self._is_held_entry(heap[0]):
-                heapq.heappop(heap)
-            if heap and (best is None or heap[0] < (-best.priority, best.id)):
-                best_task, best = task, self._job(heap[0][1])
-        return best_task, best
-
-    def _is_held_entry(self, entry: tuple[int, int]) -> bool:
-        job = self._jobs.get(entry[1])
-        return job is not None and job.state is State.HELD and job.priority == -entry[0]
-
-    def past(self, now: float) -> Iterator[Job]:
-        """The leased jobs whose lease has ended, at interval time `now`."""
-        for bucket in self._leases.values():
-            for job in bucket.values():
-                if job.lease_end > now:
-                    break
-                yield job
-
-    def leased(self) -> list[Job]:
-        """All leased jobs, by id."""
-        return sorted((job for bucket in self._leases.values() for job in bucket.values()), key=_id)
+    def next_row(self, tasks: Tasks | None) -> Row | None:
+        """The next row to lease: the best ready one, or a held one of these tasks that comes before it."""
+        best = self.lanes.head()
+        if self.held:
+            for task, heap in self._held.items():
+                head = heap.head() if tasks is None or task in tasks else None
+                if head is not None and (best is None or _place(head[1]) < _place(best)):
+                    best = head[1]
+        return best
 
     def horizon_s(self, *, now: float, now_at: float) -> float | None:
         """Seconds until time alone makes a job claimable: a lease ends, or a scheduled job is due."""
-        while self._due and not self._is_due_entry(self._due[0]):
-            heapq.heappop(self._due)
-        lease_s = least(*(next(iter(bucket.values())).lease_end - now for bucket in self._leases.values()))
-        due_s = None
-        if self._due and not self.settings.paused:
-            due_s = min(self._due[0][0] - now_at, CALENDAR_SLEEP_MAX_S)
-        soonest = least(lease_s, due_s)
-        return None if soonest is None else max(0.0, soonest)
+        soonest_s = self._first_end() - now
+        due = self._due.head()
+        if due is not None and not self._settings.paused:
+            soonest_s = min(soonest_s, due[0] - now_at, CALENDAR_SLEEP_MAX_S)
+        return None if soonest_s == _NEVER else max(0.0, soonest_s)
 
     # Forgetting
 
-    def _trim(self, state: State) -> None:
-        self._forget(state, self.numbers[state] - self.retention.of(state).count)
+    def trim(self, state: State) -> None:
+        """Forget the ended jobs of a state beyond the number that is kept."""
+        self._forget(state, self.kept(state) - self.retention.of(state).count)
 
     def prune(self, now_at: float, limit: int) -> dict[State, int]:
         """End what has expired, then forget ended jobs beyond retention, at most `limit`; how many."""
@@ -403,37 +494,35 @@ class Shelf:
         if expired := self.expire(now_at, limit=limit):
             pruned[State.EXPIRED] = expired
             limit -= expired
-        for state in self._ended:
+        for state in self.ended:
             keep = self.retention.of(state)
-            over = self.numbers[state] - keep.count
-            gone = self._forget(state, min(over, limit))
+            gone = self._forget(state, min(self.kept(state) - keep.count, limit))
             gone += self._forget(state, limit - gone, before_at=now_at - keep.age_s)
             if gone:
                 pruned[state] = pruned.get(state, 0) + gone
                 limit -= gone
         return pruned
 
-    def _forget(self, state: State, limit: int, *, before_at: float | None = None) -> int:
-        entries, gone = self._ended[state], 0
-        while entries and gone < limit:
-            ended_at, job_id = entries[0]
-            if self._is_ended_entry(state, entries[0]):
-                if before_at is not None and ended_at > before_at:
+    def _forget(self, state: State, limit: int, *, before_at: float = _NEVER) -> int:
+        rows, gone = self.ended[state], 0
+        while rows and gone < limit:
+            row = rows[0]
+            if row.state is state:
+                assert row.ended_at is not None
+                if row.ended_at > before_at:
                     break
-                self.remove(self._job(job_id))
-                self.count("pruned")
-                if state is State.DEAD:
-                    self._dead_pruned += 1
-                    self._touched.add(self)
+                del self._jobs.rows[row.id]
+                row.state = None
                 gone += 1
-            entries.popleft()
-        if len(entries) > 2 * self.numbers[state] + _SWEEP_SLACK:
-            self._ended[state] = deque(entry for entry in entries if self._is_ended_entry(state, entry))
+            else:
+                self._stale_ended[state] -= 1
+                self._limit_succeeded()
+            rows.popleft()
+        self.pruned += gone
+        if gone and state is State.DEAD:
+            self._dead_pruned += gone
+            self._touched.add(self)
         return gone
-
-    def _is_ended_entry(self, state: State, entry: tuple[float, int]) -> bool:
-        job = self._jobs.get(entry[1])
-        return job is not None and job.state is state and job.ended_at == entry[0]
 
     def remember_key(self, key: str, job_id: int, now_at: float) -> None:
         """Remember which job an idempotency key stands for."""
@@ -448,10 +537,22 @@ class Shelf:
             del self.idempotent[key]
 
 
-_EXPIRABLE = tuple(
-    state for state in State if state in rules.TABLE[rules.Event.EXPIRE] and state is not State.LEASED
-)
+def _unwatch(row: Row) -> None:
+    if row.more is not None:
+        row.more.watched = False
 
 
-def _id(job: Job) -> int:
-    return job.id
+def _place(row: Row) -> tuple[int, int]:
+    return -row.priority, row.id
+
+
+def _job_id(lease: Lease) -> int:
+    return lease.id
+
+
+def _lease_end(lease: Lease) -> float:
+    return lease.lease_end
+
+
+def _end(row: Row) -> tuple[float, int]:
+    return row.ended_at or 0.0, row.id

@@ -1,0 +1,88 @@
+"""The short way of a handle's or a pool's calls, where its store has one."""
+
+from __future__ import annotations
+
+from typing import Any, get_args
+
+from ulak import codec
+from ulak.core.job import PRIORITY_MAX, PRIORITY_MIN, Grant, Lease, Spec
+from ulak.core.store import BATCH_MAX, Store
+from ulak.errors import PayloadError
+from ulak.local import LocalQueue, View
+from ulak.newjob import NewJob
+from ulak.storage import direct
+from ulak.storage.direct import Entry, Ways
+from ulak.storage.memory import MemoryStore
+
+
+def quick_ways(
+    store: Store, view: View, general: Ways, *, worker: str, lease_s: float, max_attempts: int
+) -> Ways:
+    """The calls of a handle by the short way, which itself hands over to the general ones; else those."""
+    # What stands before a store, or is derived from one, has ways of its own.
+    if type(store) is not MemoryStore:
+        return general
+    local = view.local
+    shelf = store.shelf(local.name)
+    grant = Grant(store.uid, store.epoch, worker, lease_s)
+    specs = {tag: Spec(local.name, tag, max_attempts) for tag in get_args(codec.Codec)}
+
+    def spec_of(payload: object) -> tuple[bytes, Spec]:
+        body, tag = codec.encode(payload)
+        return body, specs[tag]
+
+    def plain(jobs: list[Any]) -> list[Entry] | None:
+        return _entries(jobs, specs)
+
+    return Ways(
+        enqueue=direct.enqueue_way(store, shelf, spec_of, local, view, general.enqueue),
+        enqueue_many=direct.enqueue_many_way(store, shelf, plain, local, view, general.enqueue_many),
+        deliver=direct.deliver_way(store, shelf, grant, view, general.deliver),
+        deliver_many=direct.deliver_many_way(store, shelf, grant, view, general.deliver_many),
+        ack=direct.ack_way(store, shelf, grant, general.ack),
+        ack_many=direct.ack_many_way(store, shelf, grant, general.ack_many),
+    )
+
+
+def _entries(jobs: list[Any], specs: dict[str, Spec]) -> list[Entry] | None:
+    """What each job is asked to be; None if one is not plain or not right, or there are too many."""
+    if len(jobs) > BATCH_MAX:
+        return None
+    entries: list[Entry] = []
+    bytes_spec, bytes_max = specs["bytes"], codec.PAYLOAD_BYTES_MAX
+    for job in jobs:
+        payload, priority = job, 0
+        if type(job) is NewJob:
+            payload, priority = job.payload, job.priority
+            if not job.is_plain or type(priority) is not int or not PRIORITY_MIN <= priority <= PRIORITY_MAX:
+                return None
+        if type(payload) is bytes and len(payload) <= bytes_max:
+            entries.append((payload, bytes_spec, priority))
+            continue
+        try:
+            body, tag = codec.encode(payload)
+        except PayloadError:
+            return None
+        entries.append((body, specs[tag], priority))
+    return entries
+
+
+def quick_hands(
+    store: Store, local: LocalQueue, *, worker: str, lease_s: float
+) -> tuple[direct.Take, direct.Finish] | None:
+    """Take a plain job, and finish one, as a pool's workers do; None where there is no short way.
+
+    Each answers None, and has done nothing, where the general way must be gone.
+    """
+    if type(store) is not MemoryStore:
+        return None
+    shelf = store.shelf(local.name)
+    grant = Grant(store.uid, store.epoch, worker, lease_s)
+    return (
+        direct.deliver_way(store, shelf, grant, local, _nothing),
+        direct.ack_way(store, shelf, grant, _nothing),
+    )
+
+
+def _nothing(_: float | Lease) -> None:
+    return None
