@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from contextvars import ContextVar
 from datetime import timedelta
+
+import msgspec
 
 from ulak.capture import ERROR_TEXT_MAX, bounded
 from ulak.core.flows import Handling
@@ -16,22 +17,24 @@ from ulak.durations import seconds
 PROGRESS_TEXT_MAX = 1024
 
 
-class Context:
+class Context(msgspec.Struct, eq=False):
     """The job a handler runs. Ask for it with a parameter annotated `Context`.
 
     cancelled: somebody asked for the job's end, or its lease is lost: stop when you can. What is returned
     after a lost lease has no effect. ended: the handler has returned.
     """
 
-    def __init__(self, lease: Lease) -> None:
-        self._lease = lease
-        self.cancelled = False
-        self.ended = False
-        self.progress_text: str | None = None
-        self.logger = logging.LoggerAdapter(
-            logging.getLogger("ulak.job"),
-            {"job_id": lease.id, "queue": lease.queue, "task": lease.task, "attempt": lease.attempt},
-        )
+    _lease: Lease
+    cancelled: bool = False
+    ended: bool = False
+    progress_text: str | None = None
+
+    @property
+    def logger(self) -> logging.LoggerAdapter[logging.Logger]:
+        """A logger that adds the job's id, queue, task and attempt to each record."""
+        lease = self._lease
+        named = {"job_id": lease.id, "queue": lease.queue, "task": lease.task, "attempt": lease.attempt}
+        return logging.LoggerAdapter(logging.getLogger("ulak.job"), named)
 
     @property
     def id(self) -> int:
@@ -142,12 +145,6 @@ def handling(queue: str, store: str) -> Handling:
     return Handling.THIS_QUEUE if (lease.queue, lease.store) == (queue, store) else Handling.OTHER_QUEUE
 
 
-@contextmanager
-def running(context: Context) -> Iterator[None]:
+def set_current(context: Context | None) -> None:
     """Make `context` the current job of this thread or task."""
-    token = _current.set(context)
-    try:
-        yield
-    finally:
-        context.ended = True
-        _current.reset(token)
+    _current.set(context)

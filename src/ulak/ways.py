@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any, get_args
 
+import msgspec
+
 from ulak import codec
 from ulak.core.job import PRIORITY_MAX, PRIORITY_MIN, Grant, Lease, Spec
 from ulak.core.store import BATCH_MAX, Store
@@ -67,20 +69,22 @@ def _entries(jobs: list[Any], specs: dict[str, Spec]) -> list[Entry] | None:
     return entries
 
 
-def quick_hands(
-    store: Store, local: LocalQueue, *, worker: str, lease_s: float
-) -> tuple[direct.Take, direct.Finish] | None:
-    """Take a plain job, and finish one, as a pool's workers do; None where there is no short way.
+class Quick(msgspec.Struct, frozen=True):
+    """Take a plain job, and finish one; each answers None, and has done nothing, where that does not go."""
 
-    Each answers None, and has done nothing, where the general way must be gone.
-    """
+    take: direct.Take
+    finish: direct.Finish
+
+
+def quick_hands(store: Store, local: LocalQueue, *, worker: str, lease_s: float) -> Quick | None:
+    """The short way of a pool's workers; None where the store has none."""
     if type(store) is not MemoryStore:
         return None
     shelf = store.shelf(local.name)
     grant = Grant(store.uid, store.epoch, worker, lease_s)
-    return (
-        direct.deliver_way(store, shelf, grant, local, _nothing),
-        direct.ack_way(store, shelf, grant, _nothing),
+    return Quick(
+        take=direct.deliver_way(store, shelf, grant, local, _nothing),
+        finish=direct.ack_way(store, shelf, grant, _nothing),
     )
 
 

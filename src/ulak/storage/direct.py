@@ -222,7 +222,7 @@ def ack_way(
             gate.open = None
         if outcome is None:
             return otherwise(lease)
-        if room_waiting:
+        if room_waiting and not room.roused:
             room.ring(1)
         if drained_waiting and (shelf.settings.paused or shelf.entered - shelf.left == shelf.held):
             drained.ring(1)
@@ -390,7 +390,7 @@ def ack_many_way(
         outcomes = [_OK] * acked
         if acked < len(given):
             outcomes += otherwise(given[acked:])
-        if room_waiting:
+        if room_waiting and not room.roused:
             room.ring(acked)
         if drained_waiting and (shelf.settings.paused or shelf.entered - shelf.left == shelf.held):
             drained.ring(acked)

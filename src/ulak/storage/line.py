@@ -15,15 +15,17 @@ class WaitLine:
     awake; when it leaves, the next looks. So waiters get room strictly in order, and a large batch at the
     head is not overtaken by small ones. DUE, DRAINED: everybody wakes.
 
-    waiting: those who stand in line; look at it, as cheaply as can be, before ringing.
+    waiting: those who stand in line; look at it, as cheaply as can be, before ringing. roused: the first in a
+    line for room, a thread, has been woken and has not looked yet, so nobody need ring.
     """
 
-    __slots__ = ("_lock", "_until", "waiting")
+    __slots__ = ("_lock", "_until", "roused", "waiting")
 
     def __init__(self, until: Until) -> None:
         self._until = until
         self._lock = threading.Lock()
         self.waiting: dict[Signal, None] = {}
+        self.roused = False
 
     def __len__(self) -> int:
         if self.waiting:
@@ -41,6 +43,7 @@ class WaitLine:
         """Whether nobody stands before this waiter."""
         with self._lock:
             self._bury()
+            self.roused = False
             return next(iter(self.waiting), None) is signal
 
     def join(self, signal: Signal) -> None:
@@ -64,6 +67,8 @@ class WaitLine:
             self._bury()
             for signal in self._chosen(wakeups):
                 signal.set()
+                # Whoever waits on an event loop may be gone with it, and would never look.
+                self.roused = self._until is Until.ROOM and not isinstance(signal, LoopSignal)
 
     def wake_all(self) -> None:
         """Make every waiter look again, whatever it waits for."""

@@ -10,7 +10,7 @@ from typing import Any, TypeAlias, get_args, get_type_hints
 import msgspec
 
 from ulak.capture import capture
-from ulak.context import Cancel, Context, Reject, Retry, Snooze, running
+from ulak.context import Cancel, Context, Reject, Retry, Snooze, set_current
 from ulak.core import rules
 from ulak.core.job import Cancelled, Cause, Dead, Done, Failure, Lease, Verdict
 from ulak.durations import seconds
@@ -30,6 +30,9 @@ class Failed(msgspec.Struct, frozen=True, gc=False):
 
 
 Ending: TypeAlias = Verdict | Failed
+
+DONE = Done()
+"""How a plain success ends."""
 
 
 class Handler:
@@ -54,29 +57,35 @@ class Handler:
 
     def run(self, lease: Lease, context: Context) -> Ending:
         """Call a `def` handler in this thread."""
-        with running(context):
-            try:
-                payload = lease.payload
-            except PayloadError as error:
-                return Dead(cause=Cause.UNDECODABLE, error=capture(error))
-            try:
-                result = self._invoke(payload, context)
-                return _not_awaited(result) if inspect.isawaitable(result) else Done()
-            except BaseException as error:  # noqa: BLE001 - a handler may raise anything; only the pool stops workers
-                return ending_of(error)
+        set_current(context)
+        try:
+            payload = lease.payload
+        except PayloadError as error:
+            return Dead(cause=Cause.UNDECODABLE, error=capture(error))
+        try:
+            result = self._call(payload) if self._context_name is None else self._invoke(payload, context)
+            return DONE if result is None or not inspect.isawaitable(result) else _not_awaited(result)
+        except BaseException as error:  # noqa: BLE001 - a handler may raise anything; only the pool stops workers
+            return ending_of(error)
+        finally:
+            context.ended = True
+            set_current(None)
 
     async def arun(self, lease: Lease, context: Context) -> Ending:
         """Await an `async def` handler in this task."""
-        with running(context):
-            try:
-                payload = lease.payload
-            except PayloadError as error:
-                return Dead(cause=Cause.UNDECODABLE, error=capture(error))
-            try:
-                await self._invoke(payload, context)
-            except BaseException as error:  # noqa: BLE001 - as above
-                return ending_of(error)
-            return Done()
+        set_current(context)
+        try:
+            payload = lease.payload
+        except PayloadError as error:
+            return Dead(cause=Cause.UNDECODABLE, error=capture(error))
+        try:
+            await self._invoke(payload, context)
+        except BaseException as error:  # noqa: BLE001 - as above
+            return ending_of(error)
+        finally:
+            context.ended = True
+            set_current(None)
+        return DONE
 
 
 def ending_of(error: BaseException) -> Ending:

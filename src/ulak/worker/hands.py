@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import logging
 import threading
+from collections.abc import Callable
 
 from ulak.context import Context
 from ulak.core import rules
 from ulak.core.flows import Flow
 from ulak.core.job import Cause, Lease
 from ulak.storage.drive import Edge, arun, run
-from ulak.worker.execute import Ending, Handler
-from ulak.worker.runtime import Crew, Seat
+from ulak.worker.execute import DONE, Ending, Handler
+from ulak.worker.runtime import Crew, Left, Seat
 
 _log = logging.getLogger("ulak")
+
+BURST_MAX = 64
+"""How many jobs a task runs before it lets the others of its event loop run."""
 
 
 class ThreadHands:
@@ -47,6 +52,20 @@ class ThreadHands:
     def handle(self, _: Seat, lease: Lease, context: Context) -> Ending:
         """Call the handler in this thread."""
         return self._handler.run(lease, context)
+
+    def burst(self, seat: Seat, left: list[Left], begin: Callable[[], None]) -> list[Left]:
+        """Run jobs in this thread, one after the other."""
+        crew, run = self._crew, self._handler.run
+        if (quick := crew.quick) is None or not crew.finish_quickly(left):
+            return left
+        while (taken := crew.take_quickly(seat, begin)) is not None:
+            lease, context = taken
+            if not isinstance(context, Context):
+                return [(lease, context)]
+            ending = run(lease, context)
+            if ending is not DONE or quick.finish(lease) is None:
+                return [(lease, ending)]
+        return []
 
     def open(self) -> None:
         """Nothing to open: each seat starts its own thread."""
@@ -130,6 +149,26 @@ class LoopHands:
         if seat.asked_to_end and not self._crew.taking:
             return rules.give_back(Cause.SHUTDOWN)
         return ending
+
+    async def burst(self, seat: Seat, left: list[Left], begin: Callable[[], None]) -> list[Left]:
+        """Run jobs in this task, one after the other."""
+        crew = self._crew
+        if (quick := crew.quick) is None or not crew.finish_quickly(left):
+            return left
+        for number in itertools.count(1):
+            # Handlers that never wait must not keep the loop from everybody else.
+            if number % BURST_MAX == 0:
+                await asyncio.sleep(0)
+            taken = crew.take_quickly(seat, begin)
+            if taken is None:
+                break
+            lease, context = taken
+            if not isinstance(context, Context):
+                return [(lease, context)]
+            ending = await self.handle(seat, lease, context)
+            if ending is not DONE or quick.finish(lease) is None:
+                return [(lease, ending)]
+        return []
 
     def lost(self) -> list[Seat]:
         """Seats whose task died without leaving."""

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from typing import Any, Protocol
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Protocol, TypeAlias
 
 import msgspec
 
@@ -16,7 +18,8 @@ from ulak.core.store import Line, Settled, Settlement, Signal, Store, Tasks, Unt
 from ulak.errors import StorageBusy, StorageFull, StorageUnavailable
 from ulak.local import LocalQueue
 from ulak.storage.line import WaitLine
-from ulak.worker.execute import Ending, Failed
+from ulak.ways import quick_hands
+from ulak.worker.execute import DONE, Ending, Failed
 
 _log = logging.getLogger("ulak")
 
@@ -72,6 +75,10 @@ class Seat:
         self.asked_to_end = False
 
 
+Left: TypeAlias = tuple[Lease, Ending]
+"""A delivery that ended, and is to be settled."""
+
+
 class Hands(Protocol):
     """What carries workers: threads, or the tasks of an event loop."""
 
@@ -80,6 +87,12 @@ class Hands(Protocol):
 
     def handle(self, seat: Seat, lease: Lease, context: Context) -> Any:  # noqa: ANN401 - an Ending, or a coroutine of one
         """Run the handler for one delivery."""
+
+    def burst(self, seat: Seat, left: list[Left], begin: Callable[[], None]) -> Any:  # noqa: ANN401 - the new `left`, or a coroutine of it
+        """Settle what is left and run jobs, as long as the store's short way goes; what is left then.
+
+        begin: called before the first job runs.
+        """
 
     def abandon(self) -> None:
         """Time is over: stop what can be stopped, leave the rest behind."""
@@ -103,6 +116,7 @@ class Crew:
         self.taking = True
         self.stopped = False
         self.gone = WaitLine(Until.DRAINED)
+        self.quick = quick_hands(store, local, worker=worker, lease_s=lease_s)
         self._start = Totals()
         self._start_stale = self._start_rejected = 0
 
@@ -136,13 +150,17 @@ class Crew:
         """Take jobs and run them, one at a time, until the pool stops or nothing can come any more."""
         signal = yield from flows.new_signal()
         standing: list[Line] = []
-        settlements: list[Settlement] = []
+        left: list[Left] = []
         try:
             while True:
                 signal.clear()
+                if self.taking and not seat.asked_to_end:
+                    left = yield Do(partial(hands.burst, seat, left, partial(_leave, standing, signal)))
+                settlements = yield from self._settlements(left)
                 taking = self.taking and not seat.asked_to_end
                 turned = yield from self._turn(seat, settlements, limit=int(taking))
                 if turned is None:
+                    left = list(settlements)
                     if self.stopped:
                         return
                     yield from flows.sleep(signal, LOOK_AGAIN_S)
@@ -150,20 +168,30 @@ class Crew:
                 settled, leases = turned
                 self._note(settlements, settled)
                 seat.running = None
-                settlements = []
+                left = []
                 if leases and self.stopped:
                     # The end came between the look at `taking` and the claim: nobody renews these any more.
                     yield from ask(Store.settle, [(x, rules.give_back(Cause.SHUTDOWN)) for x in leases])
                     return
                 if leases:
                     _leave(standing, signal)
-                    settlements = [(leases[0], (yield from self._run(seat, leases[0], hands)))]
+                    left = [(leases[0], (yield from self._run(seat, leases[0], hands)))]
                 elif not taking or (yield from self.is_over()):
                     return
                 elif not (yield from self._stand(standing, signal)):
                     yield from flows.sleep(signal, None)
         finally:
             _leave(standing, signal)
+
+    def _settlements(self, left: list[Left]) -> Flow[list[Settlement]]:
+        """What is left to settle, with its verdicts."""
+        settlements: list[Settlement] = []
+        for lease, ending in left:
+            if isinstance(ending, Failed):
+                settlements.append((lease, ending.verdict(lease, (yield from flows.draw()))))
+            else:
+                settlements.append((lease, ending))
+        return settlements
 
     def _turn(
         self, seat: Seat, settlements: list[Settlement], *, limit: int
@@ -202,15 +230,34 @@ class Crew:
         untils = (Until.READY, Until.DRAINED) if self.local.finished else (Until.READY,)
         return (yield from flows.lines_of(self.queue, *untils))
 
-    def _run(self, seat: Seat, lease: Lease, hands: Hands) -> Flow[Verdict]:
+    def _run(self, seat: Seat, lease: Lease, hands: Hands) -> Flow[Ending]:
         if lease.task is not None:
             return Hold()
         context = Context(lease)
         seat.running = lease, context
         ending: Ending = yield Do(lambda: hands.handle(seat, lease, context))
-        if isinstance(ending, Failed):
-            return ending.verdict(lease, (yield from flows.draw()))
         return ending
+
+    def finish_quickly(self, left: list[Left]) -> bool:
+        """Settle what is left by the short way; False if that does not go, or each delivery is logged."""
+        if self.quick is None or _log.isEnabledFor(logging.DEBUG):
+            return False
+        return all(ending is DONE and self.quick.finish(lease) is not None for lease, ending in left)
+
+    def take_quickly(self, seat: Seat, begin: Callable[[], None]) -> tuple[Lease, Context | Verdict] | None:
+        """Take a job by the store's short way, with its context, or with its verdict if it must not run."""
+        assert self.quick is not None
+        if not self.taking or seat.asked_to_end or (lease := self.quick.take(0)) is None:
+            seat.running = None
+            return None
+        begin()
+        if lease.work.spec.task is not None:
+            return lease, Hold()
+        if self.stopped:
+            return lease, rules.give_back(Cause.SHUTDOWN)
+        context = Context(lease)
+        seat.running = lease, context
+        return lease, context
 
     def _note(self, settlements: list[Settlement], settled: list[Settled]) -> None:
         for (lease, verdict), answer in zip(settlements, settled, strict=True):
