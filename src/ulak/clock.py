@@ -6,9 +6,18 @@ clock moves; the *calendar* clock for due times, expiry and history, read anew e
 
 from __future__ import annotations
 
-import threading
 import time
 from typing import Protocol
+
+
+class Wakeable(Protocol):
+    """What a thread sleeps on: a `threading.Event`, or the like."""
+
+    def set(self) -> None:
+        """Wake the sleeper."""
+
+    def wait(self, timeout: float | None = None, /) -> bool:
+        """Sleep until set or for `timeout` seconds; whether it is set."""
 
 
 class Clock(Protocol):
@@ -20,7 +29,7 @@ class Clock(Protocol):
     def calendar(self) -> float:
         """Seconds since the epoch; may step both ways."""
 
-    def wait(self, event: threading.Event, timeout_s: float | None) -> None:
+    def wait(self, event: Wakeable, timeout_s: float | None) -> None:
         """Sleep in this thread until the event is set or `timeout_s` have passed on the interval clock."""
 
 
@@ -30,7 +39,7 @@ class SystemClock:
     interval = staticmethod(time.monotonic)
     calendar = staticmethod(time.time)
 
-    def wait(self, event: threading.Event, timeout_s: float | None) -> None:
+    def wait(self, event: Wakeable, timeout_s: float | None) -> None:
         """Sleep in this thread until the event is set or `timeout_s` have passed."""
         event.wait(timeout_s)
 

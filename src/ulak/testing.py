@@ -5,6 +5,8 @@ from __future__ import annotations
 import threading
 from datetime import UTC, datetime
 
+from ulak.clock import Wakeable
+
 _WAIT_MAX_S = 60.0
 
 
@@ -19,7 +21,7 @@ class ManualClock:
         self._lock = threading.Lock()
         self._interval = 1_000.0
         self._calendar = at.timestamp()
-        self._sleepers: dict[threading.Event, float] = {}
+        self._sleepers: dict[Wakeable, float] = {}
 
     def interval(self) -> float:
         """Seconds on the interval clock."""
@@ -47,7 +49,7 @@ class ManualClock:
         """How many threads sleep on this clock now."""
         return len(self._sleepers)
 
-    def wait(self, event: threading.Event, timeout_s: float | None) -> None:
+    def wait(self, event: Wakeable, timeout_s: float | None) -> None:
         """Sleep until the event is set, by its owner or by `advance`."""
         if timeout_s is not None and timeout_s <= 0:
             return

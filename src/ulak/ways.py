@@ -13,8 +13,9 @@ from ulak.errors import PayloadError
 from ulak.local import LocalQueue, View
 from ulak.newjob import NewJob
 from ulak.storage import direct
-from ulak.storage.direct import Entry, Ways
+from ulak.storage.direct import Ways
 from ulak.storage.memory import MemoryStore
+from ulak.storage.row import Row
 
 
 def quick_ways(
@@ -33,8 +34,8 @@ def quick_ways(
         body, tag = codec.encode(payload)
         return body, specs[tag]
 
-    def plain(jobs: list[Any]) -> list[Entry] | None:
-        return _entries(jobs, specs)
+    def plain(jobs: list[Any], now_at: float) -> list[Row] | None:
+        return _rows(jobs, specs, now_at)
 
     return Ways(
         enqueue=direct.enqueue_way(store, shelf, spec_of, local, view, general.enqueue),
@@ -46,11 +47,11 @@ def quick_ways(
     )
 
 
-def _entries(jobs: list[Any], specs: dict[str, Spec]) -> list[Entry] | None:
-    """What each job is asked to be; None if one is not plain or not right, or there are too many."""
+def _rows(jobs: list[Any], specs: dict[str, Spec], now_at: float) -> list[Row] | None:
+    """A row for each job, without its id; None if one is not plain or not right, or there are too many."""
     if len(jobs) > BATCH_MAX:
         return None
-    entries: list[Entry] = []
+    rows: list[Row] = []
     bytes_spec, bytes_max = specs["bytes"], codec.PAYLOAD_BYTES_MAX
     for job in jobs:
         payload, priority = job, 0
@@ -59,14 +60,14 @@ def _entries(jobs: list[Any], specs: dict[str, Spec]) -> list[Entry] | None:
             if not job.is_plain or type(priority) is not int or not PRIORITY_MIN <= priority <= PRIORITY_MAX:
                 return None
         if type(payload) is bytes and len(payload) <= bytes_max:
-            entries.append((payload, bytes_spec, priority))
+            rows.append(Row(0, bytes_spec, payload, priority, now_at))
             continue
         try:
             body, tag = codec.encode(payload)
         except PayloadError:
             return None
-        entries.append((body, specs[tag], priority))
-    return entries
+        rows.append(Row(0, specs[tag], body, priority, now_at))
+    return rows
 
 
 class Quick(msgspec.Struct, frozen=True):

@@ -14,7 +14,7 @@ from typing import NamedTuple, TypedDict
 
 from ulak import Context
 from ulak.cli.demo_plan import Latency, Plan
-from ulak.clock import SYSTEM, SystemClock
+from ulak.clock import SYSTEM, SystemClock, Wakeable
 from ulak.failures import fails
 from ulak.metrics import Histogram
 
@@ -171,7 +171,7 @@ class RoomClock(SystemClock):
         """Measure the calling thread."""
         self._sleeper = threading.get_ident()
 
-    def wait(self, event: threading.Event, timeout_s: float | None) -> None:
+    def wait(self, event: Wakeable, timeout_s: float | None) -> None:
         """Sleep in this thread until the event is set or `timeout_s` have passed."""
         if threading.get_ident() != self._sleeper:
             super().wait(event, timeout_s)

@@ -31,6 +31,7 @@ TIMEOUT_MAX_S = 1e9
 
 _READY, _LEASED, _SUCCEEDED = State.READY, State.LEASED, State.SUCCEEDED
 _OK = Outcome.OK
+_NUMBERS = frozenset({int, float})
 
 
 class Here(Protocol):
@@ -42,9 +43,6 @@ class Here(Protocol):
     def finished(self) -> bool:
         """Whether every registered producer has finished."""
 
-
-Entry: TypeAlias = tuple[bytes, Spec, int]
-"""A plain job: its payload, what else it is asked to be, its priority."""
 
 Take: TypeAlias = Callable[[float], Lease | None]
 Finish: TypeAlias = Callable[[Lease], Outcome | None]
@@ -98,8 +96,9 @@ def enqueue_way(
             if lane is not None and (
                 capacity is None or (shelf.entered - shelf.left < capacity and not room_waiting)
             ):
-                row = Row(jobs.last_id + 1, spec, body, priority, calendar())
-                jobs.last_id = job_id = row.id
+                job_id = jobs.last_id + 1
+                row = Row(job_id, spec, body, priority, calendar())
+                jobs.last_id = job_id
                 jobs.rows[job_id] = row
                 shelf.entered += 1
                 # Ids only grow, so a new row is always the last of its lane.
@@ -113,7 +112,7 @@ def enqueue_way(
             gate.open = None
         if not job_id:
             return otherwise(payload, priority, timeout=timeout)
-        if ready_waiting:
+        if ready_waiting and not ready.roused:
             ready.ring(1)
         return job_id
 
@@ -127,10 +126,15 @@ def deliver_way(
     gate, mend = store.gate, store.mend
     interval, calendar = store.clock.interval, store.clock.calendar
     lease_s, leases = grant.lease_s, shelf.pin(grant.lease_s)
+    zero = 0
 
     def deliver(timeout: Any = 0) -> Any:  # noqa: ANN401 - as Queue.deliver
         lease = None
-        if timeout is None or (type(timeout) in {int, float} and 0 <= timeout <= TIMEOUT_MAX_S):
+        if (
+            timeout is zero
+            or timeout is None
+            or (type(timeout) in _NUMBERS and 0 <= timeout <= TIMEOUT_MAX_S)
+        ):
             while True:
                 try:
                     del gate.open
@@ -234,14 +238,14 @@ def ack_way(
 def enqueue_many_way(
     store: MemoryStore,
     shelf: Shelf,
-    plain: Callable[[Any], list[Entry] | None],
+    plain: Callable[[list[Any], float], list[Row] | None],
     local: Here,
     view: Here,
     otherwise: Callable[..., Any],
 ) -> Callable[..., Any]:
     """`Queue.enqueue_many` for one handle.
 
-    plain: what each of these jobs is asked to be; None if one of them has options.
+    plain: the rows of these jobs, without their ids; None if one of them has options.
     """
     gate, jobs, calendar, mend = store.gate, store.jobs, store.clock.calendar, store.mend
     room, ready = shelf.lines[Until.ROOM], shelf.lines[Until.READY]
@@ -250,10 +254,10 @@ def enqueue_many_way(
     def enqueue_many(given: Any, *, timeout: Any = None) -> Any:  # noqa: ANN401 - as Queue.enqueue_many
         if type(given) is not list or timeout is not None or local.finished or view.closed:
             return otherwise(given, timeout=timeout)
-        entries = plain(given)
-        if not entries:
+        rows = plain(given, calendar())
+        if not rows:
             return otherwise(given, timeout=timeout)
-        count, ids = len(entries), None
+        count, first = len(rows), 0
         while True:
             try:
                 del gate.open
@@ -263,32 +267,30 @@ def enqueue_many_way(
         try:
             capacity = shelf.capacity
             if capacity is None or (shelf.entered - shelf.left + count <= capacity and not room_waiting):
-                lanes, now_at, first = shelf.lanes, calendar(), jobs.last_id + 1
-                fresh = lanes.fresh
-                rows = [
-                    Row(job_id, spec, body, priority, now_at)
-                    for job_id, (body, spec, priority) in enumerate(entries, first)
-                ]
-                ids = list(range(first, first + count))
+                lanes, stored, first = shelf.lanes, jobs.rows, jobs.last_id + 1
+                fresh, job_id = lanes.fresh, first
                 jobs.last_id += count
-                jobs.rows.update(zip(ids, rows, strict=True))
-                shelf.entered += count
                 for row in rows:
+                    row.id = job_id
+                    stored[job_id] = row
+                    shelf.entered += 1
                     lane = fresh.get(row.priority)
                     if lane is None:
                         lane = lanes.lane(row.priority)
                     lane.append(row)
-                lanes.top = max(lanes.top, *(entry[2] for entry in entries))
+                    if row.priority > lanes.top:
+                        lanes.top = row.priority
+                    job_id += 1
         except BaseException:
             mend()
             raise
         finally:
             gate.open = None
-        if ids is None:
+        if not first:
             return otherwise(given, timeout=timeout)
-        if ready_waiting:
+        if ready_waiting and not ready.roused:
             ready.ring(count)
-        return ids
+        return list(range(first, first + count))
 
     return enqueue_many
 
@@ -303,7 +305,7 @@ def deliver_many_way(
 
     def deliver_many(limit: int, timeout: Any = 0) -> Any:  # noqa: ANN401 - as Queue.deliver_many
         taken: list[Lease] = []
-        is_whole = True
+        is_plain = True
         if type(limit) is int and 1 <= limit <= BATCH_MAX and type(timeout) is int and timeout == 0:
             while True:
                 try:
@@ -313,25 +315,28 @@ def deliver_many_way(
                     sleep(0)
             try:
                 now, now_at, lanes = interval(), calendar(), shelf.lanes
-                end, backoff = now + lease_s, shelf.backoff
+                end, backoff, more = now + lease_s, shelf.backoff, limit
                 if now < shelf.alarm and now_at < shelf.alarm_at and not view.closed:
                     shelf.alarm = min(shelf.alarm, end)
-                    while len(taken) < limit and (lane := lanes.fresh.get(lanes.top) or lanes.climb_down()):
-                        row = lane[0]
-                        if row.state is not _READY or row.more is not None:
-                            is_whole = False
-                            break
-                        delivery = row.delivery + 1
-                        lease = Lease(
-                            grant, row, delivery, delivery, end, now_at, 0, row.spec.backoff or backoff
-                        )
-                        taken.append(lease)
-                        lane.popleft()
-                        leases[row.id] = lease
-                        row.grant = grant
-                        row.claimed_at = now_at
-                        row.delivery = delivery
-                        row.state = _LEASED
+                    while is_plain and more and (lane := lanes.fresh.get(lanes.top) or lanes.climb_down()):
+                        popleft = lane.popleft
+                        for _ in range(min(more, len(lane))):
+                            row = popleft()
+                            if row.state is not _READY or row.more is not None:
+                                lane.appendleft(row)
+                                is_plain = False
+                                break
+                            delivery = row.delivery + 1
+                            lease = Lease(
+                                grant, row, delivery, delivery, end, now_at, 0, row.spec.backoff or backoff
+                            )
+                            taken.append(lease)
+                            leases[row.id] = lease
+                            row.grant = grant
+                            row.claimed_at = now_at
+                            row.delivery = delivery
+                            row.state = _LEASED
+                        more = limit - len(taken)
             except BaseException:
                 mend()
                 raise
@@ -339,7 +344,7 @@ def deliver_many_way(
                 gate.open = None
         if not taken:
             return otherwise(limit, timeout)
-        return taken if is_whole else taken + otherwise(limit - len(taken), 0)
+        return taken if is_plain else taken + otherwise(limit - len(taken), 0)
 
     return deliver_many
 
@@ -354,8 +359,11 @@ def ack_many_way(
     room_waiting, drained_waiting = room.waiting, drained.waiting
 
     def ack_many(given: Any) -> Any:  # noqa: ANN401 - as Queue.ack_many
-        if type(given) is not list or not all(type(x) is Lease and x.grant is grant for x in given):
+        if type(given) is not list:
             return otherwise(given)
+        for lease in given:
+            if type(lease) is not Lease or lease.grant is not grant:
+                return otherwise(given)
         acked = 0
         while True:
             try:

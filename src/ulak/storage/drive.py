@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import threading
 from collections.abc import Callable
 from typing import Any, TypeVar, assert_never
 
@@ -12,7 +11,7 @@ import msgspec
 from ulak.clock import Clock
 from ulak.core.flows import Ask, Call, Do, Draw, Flow, NewSignal, Now, Sleep
 from ulak.core.store import Store
-from ulak.storage.line import LoopSignal
+from ulak.storage.line import LoopSignal, ThreadSignal
 
 R = TypeVar("R")
 
@@ -62,9 +61,9 @@ def run(edge: Edge, flow: Flow[R]) -> R:
         try:
             match ask:
                 case NewSignal():
-                    reply = threading.Event()
+                    reply = ThreadSignal()
                 case Sleep(signal, timeout_s):
-                    assert isinstance(signal, threading.Event)
+                    assert isinstance(signal, ThreadSignal)
                     edge.clock.wait(signal, edge.cut(timeout_s))
                     reply = None
                 case Do(call):

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
+from itertools import islice
 
 from ulak.core.store import Signal, Until
 
@@ -15,8 +17,8 @@ class WaitLine:
     awake; when it leaves, the next looks. So waiters get room strictly in order, and a large batch at the
     head is not overtaken by small ones. DUE, DRAINED: everybody wakes.
 
-    waiting: those who stand in line; look at it, as cheaply as can be, before ringing. roused: the first in a
-    line for room, a thread, has been woken and has not looked yet, so nobody need ring.
+    waiting: those who stand in line; look at it, as cheaply as can be, before ringing. roused: all
+    whom a ring could wake are awake and have yet to look, so that a ring may be left out.
     """
 
     __slots__ = ("_lock", "_until", "roused", "waiting")
@@ -43,32 +45,46 @@ class WaitLine:
         """Whether nobody stands before this waiter."""
         with self._lock:
             self._bury()
-            self.roused = False
             return next(iter(self.waiting), None) is signal
 
     def join(self, signal: Signal) -> None:
         """Stand at the end of the line."""
+        if isinstance(signal, ThreadSignal):
+            signal.lines = (*signal.lines, self)
         with self._lock:
             self.waiting[signal] = None
+            self.roused = False
 
     def leave(self, signal: Signal) -> None:
         """Step out; a wake-up that was not used is passed on."""
         with self._lock:
             self.waiting.pop(signal, None)
+            self.roused = False
+        if isinstance(signal, ThreadSignal):
+            signal.lines = tuple(line for line in signal.lines if line is not self)
         if self._until is Until.ROOM or (self._until is Until.READY and signal.is_set()):
             self.ring(1)
 
     def ring(self, wakeups: int) -> None:
         """Wake waiters, after what they wait for has been made visible to their next look."""
         # Read without the lock: a waiter joins before it looks, so one that is missed here sees the change.
-        if not self.waiting:
+        if not self.waiting or self.roused:
             return
         with self._lock:
             self._bury()
             for signal in self._chosen(wakeups):
                 signal.set()
-                # Whoever waits on an event loop may be gone with it, and would never look.
-                self.roused = self._until is Until.ROOM and not isinstance(signal, LoopSignal)
+            self.roused = self._is_awake()
+
+    def _is_awake(self) -> bool:
+        signals = islice(self.waiting, 1 if self._until is Until.ROOM else None)
+        # Whoever waits on an event loop may be gone with it, and would never look.
+        return all(isinstance(signal, ThreadSignal) and signal.is_set() for signal in signals)
+
+    def look_again(self) -> None:
+        """One of those who were woken is about to look, and may sleep again."""
+        with self._lock:
+            self.roused = False
 
     def wake_all(self) -> None:
         """Make every waiter look again, whatever it waits for."""
@@ -90,6 +106,47 @@ class WaitLine:
                     if not signal.is_set():
                         chosen.append(signal)
                 return chosen
+
+
+class ThreadSignal:
+    """A signal for one thread; cheaper to sleep on than a `threading.Event`, which makes a lock each time.
+
+    lines: where its owner stands.
+    """
+
+    __slots__ = ("_is_set", "_parked", "lines")
+
+    def __init__(self) -> None:
+        self._is_set = False
+        self._parked = threading.Lock()
+        self._parked.acquire()
+        self.lines: tuple[WaitLine, ...] = ()
+
+    def set(self) -> None:
+        """Wake the thread."""
+        if not self._is_set:
+            self._is_set = True
+            with contextlib.suppress(RuntimeError):  # another thread has set it at the same time
+                self._parked.release()
+
+    def clear(self) -> None:
+        """Forget an earlier wake-up."""
+        self._is_set = False
+        self._parked.acquire(blocking=False)
+        for line in self.lines:
+            line.look_again()
+
+    def is_set(self) -> bool:
+        """Whether a wake-up was not cleared yet."""
+        return self._is_set
+
+    def wait(self, timeout_s: float | None = None) -> bool:
+        """Sleep until set, or for `timeout_s`; whether it is set."""
+        while not self._is_set:
+            # Woken, but cleared meanwhile: sleep on.
+            if not self._parked.acquire(timeout=-1 if timeout_s is None else max(0.0, timeout_s)):
+                break
+        return self._is_set
 
 
 class LoopSignal:
