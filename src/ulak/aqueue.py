@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from datetime import timedelta
+from inspect import iscoroutine
 from types import TracebackType
 from typing import Any, Self, Unpack
 
@@ -27,7 +28,7 @@ from ulak.core.store import (
 )
 from ulak.handle import Handle, States, Which, check_backoff, check_priority
 from ulak.info import JobInfo
-from ulak.local import Producer
+from ulak.local import LocalStore, Producer, View
 from ulak.newjob import JobOptions
 from ulak.storage.drive import arun
 from ulak.worker.pool import AsyncPool
@@ -49,13 +50,17 @@ class AsyncQueue(Handle):
         **options: Unpack[JobOptions],
     ) -> int:
         """As `Queue.enqueue`."""
-        return (await arun(self._edge, self._enqueue([self._one(payload, priority, options)], timeout)))[0]
+        self._open()
+        answer: int = await _now(self._ways.enqueue(payload, priority, timeout=timeout, **options))
+        return answer
 
     async def enqueue_many(
         self, jobs: Iterable[object], *, timeout: float | timedelta | None = None
     ) -> list[int]:
         """As `Queue.enqueue_many`."""
-        return await arun(self._edge, self._enqueue(self._drafts(jobs), timeout))
+        self._open()
+        ids: list[int] = await _now(self._ways.enqueue_many(jobs, timeout=timeout))
+        return ids
 
     async def try_enqueue(
         self, payload: object, priority: int = 0, **options: Unpack[JobOptions]
@@ -65,8 +70,9 @@ class AsyncQueue(Handle):
 
     async def deliver(self, timeout: float | timedelta | None = 0) -> Lease | None:
         """As `Queue.deliver`."""
-        leases = await self.deliver_many(1, timeout)
-        return leases[0] if leases else None
+        self._open()
+        lease: Lease | None = await _now(self._ways.deliver(timeout))
+        return lease
 
     async def deliver_many(self, limit: int, timeout: float | timedelta | None = 0) -> list[Lease]:
         """As `Queue.deliver_many`."""
@@ -74,7 +80,9 @@ class AsyncQueue(Handle):
 
     async def ack(self, lease: Lease) -> Outcome:
         """As `Queue.ack`."""
-        return (await arun(self._edge, self._settle([lease], Done())))[0]
+        self._open()
+        outcome: Outcome = await _now(self._ways.ack(lease))
+        return outcome
 
     async def ack_many(self, leases: Iterable[Lease]) -> list[Outcome]:
         """As `Queue.ack_many`."""
@@ -206,6 +214,9 @@ class AsyncQueue(Handle):
         if opened is not None:
             await arun(opened.edge, self._finish_closing(opened))
 
+    def _on_open(self, opened: LocalStore, view: View) -> None:
+        self._ways = self._quick_ways(opened, view, self._general_ways(arun))
+
     async def __aenter__(self) -> Self:
         self._open()
         return self
@@ -214,3 +225,7 @@ class AsyncQueue(Handle):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self.close()
+
+
+async def _now(answer: Any) -> Any:  # noqa: ANN401 - what the short way answers, or the general way's coroutine of it
+    return await answer if iscoroutine(answer) else answer

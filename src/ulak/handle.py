@@ -8,9 +8,9 @@ import logging
 import os
 import socket
 import threading
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
-from typing import TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeVar, Unpack
 
 from ulak import codec
 from ulak.capture import capture
@@ -24,6 +24,7 @@ from ulak.core.job import (
     PRIORITY_MIN,
     TERMINAL_OF,
     Counts,
+    Done,
     Draft,
     Full,
     Job,
@@ -50,7 +51,9 @@ from ulak.info import JobInfo, info_of
 from ulak.local import LocalStore, View, check_url, local_store, masked
 from ulak.names import QUEUE_NAME, check_key, check_queue_name
 from ulak.newjob import JobOptions, NewJob
+from ulak.storage.direct import Ways
 from ulak.storage.drive import Edge
+from ulak.ways import quick_ways
 
 _log = logging.getLogger("ulak")
 _handle_numbers = itertools.count(1)
@@ -64,6 +67,7 @@ _INSTANT_MIN = datetime(1, 1, 2, tzinfo=UTC).timestamp()
 _INSTANT_MAX = datetime(9999, 12, 30, tzinfo=UTC).timestamp()
 
 
+Timeout: TypeAlias = float | timedelta | None
 States: TypeAlias = State | str | Iterable[State | str] | None
 Which: TypeAlias = int | JobInfo | Iterable[int | JobInfo] | Filter
 """Which jobs an operator's call is for: ids or jobs, one or several, or all that match."""
@@ -250,9 +254,41 @@ class Handle:
             raise ArgumentError(f"one call takes at most {BATCH_MAX:,} jobs, got {len(drafts):,}; split it")
         return drafts
 
+    def _general_ways(self, go: Callable[[Edge, Flow[Any]], Any]) -> Ways:
+        """The calls that every job goes through, as every store and option goes. go: runs a flow."""
+
+        def enqueue(
+            payload: object, priority: int = 0, *, timeout: Timeout = None, **options: Unpack[JobOptions]
+        ) -> Any:  # noqa: ANN401 - as `go`
+            return go(
+                self._edge, flows.first(self._enqueue([self._one(payload, priority, options)], timeout))
+            )
+
+        return Ways(
+            enqueue=enqueue,
+            enqueue_many=lambda jobs, *, timeout=None: go(
+                self._edge, self._enqueue(self._drafts(jobs), timeout)
+            ),
+            deliver=lambda timeout=0: go(self._edge, flows.first(self._deliver(1, timeout))),
+            deliver_many=lambda limit, timeout=0: go(self._edge, self._deliver(limit, timeout)),
+            ack=lambda lease: go(self._edge, flows.first(self._settle([lease], Done()))),
+            ack_many=lambda leases: go(self._edge, self._settle(leases, Done())),
+        )
+
+    def _quick_ways(self, opened: LocalStore, view: View, general: Ways) -> Ways:
+        """The same, by the short way where the store has one."""
+        return quick_ways(
+            opened.edge.store,
+            view,
+            general,
+            worker=self._worker,
+            lease_s=self._lease_s,
+            max_attempts=self._max_attempts,
+        )
+
     # Flows: what both facades run
 
-    def _enqueue(self, drafts: Sequence[Draft], timeout: float | timedelta | None) -> Flow[list[int]]:
+    def _enqueue(self, drafts: Sequence[Draft], timeout: Timeout) -> Flow[list[int]]:
         if not drafts:
             return []
         limit_s = wait_s(timeout)
@@ -267,7 +303,7 @@ class Handle:
         answer = yield from flows.try_enqueue(self._local, self.name, [draft], handler=handler)
         return answer if isinstance(answer, Full) else answer[0]
 
-    def _deliver(self, limit: int, timeout: float | timedelta | None) -> Flow[list[Lease]]:
+    def _deliver(self, limit: int, timeout: Timeout) -> Flow[list[Lease]]:
         return (
             yield from flows.deliver(
                 self._local,
@@ -284,9 +320,7 @@ class Handle:
         checked = [(self._check(lease), verdict) for lease in given]
         return (yield from flows.settle(self._local, checked))
 
-    def _nack(
-        self, lease: Lease, delay: float | timedelta | None, error: BaseException | str | None
-    ) -> Flow[Outcome]:
+    def _nack(self, lease: Lease, delay: Timeout, error: BaseException | str | None) -> Flow[Outcome]:
         delay_s = None if delay is None else seconds(delay, name="delay")
         # By its type alone: an exception's own `__class__` may raise.
         if error is not None and not issubclass(type(error), BaseException | str):
@@ -464,6 +498,6 @@ def instant(value: object, *, name: str) -> float:
     return at
 
 
-def wait_s(timeout: float | timedelta | None) -> float | None:
+def wait_s(timeout: Timeout) -> float | None:
     """A public timeout in seconds; None waits for ever."""
     return None if timeout is None else seconds(timeout, name="timeout")

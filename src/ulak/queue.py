@@ -11,7 +11,7 @@ from typing import Any, Self, Unpack
 from ulak import codec
 from ulak.core import flows
 from ulak.core.backoff import Backoff
-from ulak.core.job import Counts, Done, Full, Lease, Outcome, Terminal
+from ulak.core.job import Counts, Full, Lease, Outcome, Terminal
 from ulak.core.rules import give_back
 from ulak.core.store import (
     UNSET,
@@ -32,7 +32,6 @@ from ulak.local import LocalStore, Producer, View
 from ulak.newjob import JobOptions
 from ulak.storage.direct import Ways
 from ulak.storage.drive import run
-from ulak.ways import quick_ways
 from ulak.worker.pool import Pool
 
 
@@ -262,45 +261,8 @@ class Queue(Handle):
         if opened is not None:
             run(opened.edge, self._finish_closing(opened))
 
-    def _general_ways(self) -> Ways:
-        def enqueue(
-            payload: object,
-            priority: int = 0,
-            *,
-            timeout: float | timedelta | None = None,
-            **options: Unpack[JobOptions],
-        ) -> int:
-            return run(self._edge, self._enqueue([self._one(payload, priority, options)], timeout))[0]
-
-        def enqueue_many(jobs: Iterable[object], *, timeout: float | timedelta | None = None) -> list[int]:
-            return run(self._edge, self._enqueue(self._drafts(jobs), timeout))
-
-        def deliver(timeout: float | timedelta | None = 0) -> Lease | None:
-            leases = deliver_many(1, timeout)
-            return leases[0] if leases else None
-
-        def deliver_many(limit: int, timeout: float | timedelta | None = 0) -> list[Lease]:
-            return run(self._edge, self._deliver(limit, timeout))
-
-        def ack(lease: Lease) -> Outcome:
-            return run(self._edge, self._settle([lease], Done()))[0]
-
-        def ack_many(leases: Iterable[Lease]) -> list[Outcome]:
-            return run(self._edge, self._settle(leases, Done()))
-
-        return Ways(enqueue, enqueue_many, deliver, deliver_many, ack, ack_many)
-
     def _on_open(self, opened: LocalStore, view: View) -> None:
-        self._take_ways(
-            quick_ways(
-                opened.edge.store,
-                view,
-                self._general_ways(),
-                worker=self._worker,
-                lease_s=self._lease_s,
-                max_attempts=self._max_attempts,
-            )
-        )
+        self._take_ways(self._quick_ways(opened, view, self._general_ways(run)))
 
     def _on_close(self) -> None:
         for name in _METHODS:

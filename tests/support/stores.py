@@ -7,9 +7,9 @@ from typing import Any
 
 import msgspec
 
-from ulak import Queue, StorageUnavailable
+from ulak import AsyncQueue, Queue, StorageUnavailable
 from ulak.core.store import Capabilities, Until
-from ulak.storage.drive import Edge
+from ulak.storage.drive import Edge, arun, run
 from ulak.storage.line import WaitLine
 
 Decide = Callable[[str, tuple[Any, ...]], BaseException | None]
@@ -63,13 +63,15 @@ class Silent:
         return self._lines.setdefault((until, queue), _SilentLine(until))
 
 
-def stand_before(q: Queue, wrap: Callable[[Any], Any]) -> None:
+def stand_before(q: Queue | AsyncQueue, wrap: Callable[[Any], Any]) -> None:
     """Put something before the store that this queue, and every handle on its URL, uses."""
     opened = q._open()
     opened.edge = Edge(wrap(opened.edge.store), opened.edge.clock)
     # A handle's short way would pass by what stands before the store.
     if isinstance(q, Queue):
-        q._take_ways(q._general_ways())
+        q._take_ways(q._general_ways(run))
+    else:
+        q._ways = q._general_ways(arun)
 
 
 def refuse(q: Queue, decide: Decide) -> None:

@@ -279,6 +279,12 @@ def lines_of(queue: str, *untils: Until) -> Flow[list[Line]]:
     return lines
 
 
+def first(flow: Flow[list[R]]) -> Flow[R | None]:
+    """The first of what a flow answers, or None."""
+    answers = yield from flow
+    return answers[0] if answers else None
+
+
 def least(*limits_s: float | None) -> float | None:
     """The shortest of several optional limits, in seconds; None if there is none."""
     given = [limit for limit in limits_s if limit is not None]

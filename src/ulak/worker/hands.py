@@ -142,7 +142,9 @@ class LoopHands:
 
     async def handle(self, seat: Seat, lease: Lease, context: Context) -> Ending:
         """Await the handler in this task."""
-        ending = await self._handler.arun(lease, context)
+        return self._unless_cancelled(seat, await self._handler.arun(lease, context))
+
+    def _unless_cancelled(self, seat: Seat, ending: Ending) -> Ending:
         task = asyncio.current_task()
         # Whoever cancels the task wants it to end, and a loop that is being closed waits for that.
         seat.asked_to_end = task is not None and task.cancelling() > 0
@@ -152,7 +154,7 @@ class LoopHands:
 
     async def burst(self, seat: Seat, left: list[Left], begin: Callable[[], None]) -> list[Left]:
         """Run jobs in this task, one after the other."""
-        crew = self._crew
+        crew, arun = self._crew, self._handler.arun
         if (quick := crew.quick) is None or not crew.finish_quickly(left):
             return left
         for number in itertools.count(1):
@@ -165,7 +167,7 @@ class LoopHands:
             lease, context = taken
             if not isinstance(context, Context):
                 return [(lease, context)]
-            ending = await self.handle(seat, lease, context)
+            ending = self._unless_cancelled(seat, await arun(lease, context))
             if ending is not DONE or quick.finish(lease) is None:
                 return [(lease, ending)]
         return []
