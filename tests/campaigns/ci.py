@@ -6,7 +6,12 @@ import subprocess
 import sys
 import time
 
-STEPS = (("tests.campaigns.coverage",), ("tests.campaigns.contract", "300"), ("bench.guard",))
+STEPS = (
+    ("tests.campaigns.coverage",),
+    ("tests.campaigns.contract", "300"),
+    ("tests.campaigns.mutants",),
+    ("bench.guard",),
+)
 
 
 def main() -> int:

@@ -1,0 +1,135 @@
+"""The short way of plain calls does what the general way does; what both promise is in the contract suite."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.support.threads import Running
+from tests.support.waiting import eventually
+from ulak import Filter, Keep, NewJob, Queue, Retention
+from ulak.core.store import Until
+from ulak.storage.drive import run
+from ulak.storage.line import ThreadSignal
+from ulak.testing import ManualClock
+
+KEEP = Keep(3, 60.0)
+
+
+def queue(*, is_quick: bool, capacity: int | None = None) -> tuple[Queue, ManualClock]:
+    """A fresh queue on a clock of its own, with or without its short way."""
+    clock = ManualClock()
+    retention = Retention(KEEP, KEEP, KEEP, KEEP)
+    q = Queue(max_attempts=3, visibility_timeout=10, capacity=capacity, retention=retention, clock=clock)
+    q._worker = "w"
+    q._open()
+    if not is_quick:
+        q._take_ways(q._general_ways(run))
+    return q, clock
+
+
+class Side:
+    """One queue, and the leases it gave, by number."""
+
+    def __init__(self, *, is_quick: bool, capacity: int | None) -> None:
+        self.q, self.clock = queue(is_quick=is_quick, capacity=capacity)
+        self.leases: list[Any] = []
+
+    def do(self, name: str, number: int) -> Any:
+        """One call; what it answers, so that the answers of two sides compare."""
+        answer = getattr(self, name)(number)
+        if name != "take":
+            return answer
+        return [(lease.id, lease.delivery, lease.attempt, lease.lease_end) for lease in answer]
+
+    def put(self, number: int) -> Any:
+        if self.q.counts().open == self.q.settings().capacity:
+            return self.q.try_enqueue(b"full", number)
+        return self.q.enqueue({"n": number} if number % 2 else b"x", number % 3)
+
+    def put_many(self, number: int) -> Any:
+        try:
+            return self.q.enqueue_many(
+                [b"x", NewJob("y", number % 3), NewJob(1, delay=number or None)], timeout=0
+            )
+        except Exception as error:  # noqa: BLE001 - compared with that of the other side
+            return repr(error)
+
+    def put_special(self, number: int) -> Any:
+        return self.q.try_enqueue(b"x", number % 3, unique_key=str(number % 2), delay=number % 4, expires=9)
+
+    def take(self, number: int) -> Any:
+        taken = (
+            self.q.deliver_many(number) if number > 1 else [x for x in [self.q.deliver()] if x is not None]
+        )
+        self.leases += taken
+        return taken
+
+    def lease(self, number: int) -> Any:
+        return self.leases[-1 - number % min(4, len(self.leases))] if self.leases else None
+
+    def end(self, number: int) -> Any:
+        if not self.leases:
+            return None
+        lease = self.lease(number)
+        ends = [self.q.ack, self.q.nack, self.q.release, self.q.ack]
+        return ends[number % 4](lease)
+
+    def end_many(self, number: int) -> Any:
+        return self.q.ack_many(self.leases[-number - 1 :])
+
+    def extend(self, number: int) -> Any:
+        return self.q.extend(self.lease(number), number + 1) if self.leases else None
+
+    def cancel(self, number: int) -> Any:
+        return self.q.cancel([number + 1])
+
+    def redrive(self, number: int) -> Any:
+        return self.q.redrive(Filter(states="dead"))
+
+    def pause(self, number: int) -> Any:
+        return self.q.resume() if number % 3 else self.q.pause()
+
+    def wait(self, number: int) -> Any:
+        self.clock.advance(number)
+
+    def everything(self) -> Any:
+        """All that is stored, and what is counted."""
+        return self.q.jobs(limit=1000), self.q.counts()
+
+
+CALLS = [
+    name for name in vars(Side) if name not in {"do", "lease", "everything"} and not name.startswith("_")
+]
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    capacity=st.sampled_from([None, 1, 4]),
+    calls=st.lists(
+        st.tuples(st.sampled_from([*CALLS, "put", "take", "end"]), st.integers(0, 11)), max_size=40
+    ),
+)
+def test_both_ways_give_the_same_answers_and_leave_the_same_behind(
+    capacity: int | None, calls: list[tuple[str, int]]
+) -> None:
+    quick, general = Side(is_quick=True, capacity=capacity), Side(is_quick=False, capacity=capacity)
+    for name, number in calls:
+        assert quick.do(name, number) == general.do(name, number), name
+        assert quick.everything() == general.everything(), name
+
+
+@pytest.mark.parametrize("is_quick", [True, False])
+def test_nobody_jumps_the_line_for_room(is_quick: bool) -> None:
+    q, clock = queue(is_quick=is_quick, capacity=2)
+    q.enqueue(b"warm")
+    line, signal = q._open().edge.store.line(Until.ROOM, q.name), ThreadSignal()
+    line.join(signal)
+    late = Running(lambda: q.enqueue(b"waits"))
+    eventually(lambda: clock.sleepers == 1)
+    assert q.counts().open == 1
+    line.leave(signal)
+    assert late.result() == 2
