@@ -124,8 +124,8 @@ MUTANTS = (
     Mutant(
         "a retry takes another slot",
         "storage/shelf.py",
-        "        self.number(state, 1)\n        row.state = state\n",
-        "        self.number(state, 1)\n        row.state = state\n        self.entered += state is State.READY\n",
+        "        row.state = state\n        if not popped:\n",
+        "        row.state = state\n        self.entered += state is State.READY\n        if not popped:\n",
         _MACHINE,
     ),
     Mutant(
