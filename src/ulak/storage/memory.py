@@ -234,6 +234,7 @@ class MemoryStore:
             )
             shelf.take(row, lease)
             leases.append(lease)
+        shelf.spare_rings()
         shelf.set_alarm()
 
     def _current(self, lease: Lease) -> Row | None:

@@ -194,6 +194,10 @@ class Shelf:
         self._rings[until] += wakeups
         self._touched.add(self)
 
+    def spare_rings(self) -> None:
+        """What was made ready and taken at once need wake nobody."""
+        self._rings[Until.READY] = min(self._rings[Until.READY], self.ready + self.held)
+
     def take_rings(self) -> list[tuple[WaitLine, int]]:
         """The waiters to wake, once."""
         rings = [(self.lines[until], wakeups) for until, wakeups in self._rings.items() if wakeups]
@@ -379,8 +383,6 @@ class Shelf:
         row.delivery = lease.delivery
         row.claimed_at = lease.claimed_at
         row.state = State.LEASED
-        # A ready job was taken, so a waiter less need wake.
-        self._rings[Until.READY] = max(0, self._rings[Until.READY] - 1)
 
     def lease_of(self, row: Row) -> Lease:
         """The current lease of a leased row."""
