@@ -97,7 +97,8 @@ class Side:
         self.clock.advance(number)
 
     def everything(self) -> Any:
-        """All that is stored, and what is counted."""
+        """All that is stored, and what is counted, once all that may have expired has."""
+        self.q.prune()
         return self.q.jobs(limit=1000), self.q.counts()
 
 
@@ -106,7 +107,7 @@ CALLS = [
 ]
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=300, deadline=None)
 @given(
     capacity=st.sampled_from([None, 1, 4]),
     calls=st.lists(
