@@ -9,6 +9,9 @@ import time
 STEPS = (
     ("tests.campaigns.coverage",),
     ("tests.campaigns.contract", "300"),
+    ("tests.campaigns.explore", "ci"),
+    ("tests.campaigns.simulate", "2000"),
+    ("tests.campaigns.races", "500"),
     ("tests.campaigns.mutants",),
     ("bench.guard",),
 )
