@@ -9,7 +9,19 @@ from typing import Any
 from tests.contract.model import TOTALS, Model, plain_record, shown
 from tests.contract.steps import FAIL, LOST, OTHER, RELEASE, Q, draft
 from tests.race.orders import History
-from tests.race.stage import UNSEEN, Stage, busy, expected_figures, figures, full, plain, timed, twin
+from tests.race.stage import (
+    UNSEEN,
+    Stage,
+    busy,
+    calm,
+    expected_figures,
+    figures,
+    full,
+    plain,
+    tidy,
+    timed,
+    twin,
+)
 from ulak.core.backoff import Backoff
 from ulak.core.job import Cancelled, Counts, Dead, Done, Draft, Hold, Retry, Verdict
 from ulak.core.store import (
@@ -28,7 +40,9 @@ from ulak.core.store import (
 from ulak.errors import ArgumentError
 
 Scene = Callable[[Stage], None]
-SCENES: tuple[Scene, ...] = (busy, full, timed)
+SCENES: tuple[Scene, ...] = (busy, full, timed, calm, tidy)
+# Where it does not show which ended jobs are still kept.
+SHOWN: tuple[Scene, ...] = (busy, full, calm)
 
 
 @dataclass(frozen=True)
@@ -138,6 +152,8 @@ _LEASES: dict[Scene, set[str]] = {
     busy: {"mine", "theirs", "late"},
     full: {"mine", "theirs"},
     timed: {"mine", "late"},
+    calm: {"mine", "second"},
+    tidy: {"mine", "second"},
 }
 
 
@@ -281,10 +297,10 @@ def scan(which: Filter, after: int, limit: int) -> Operation:
     def do(stage: Stage) -> Any:
         return [plain_record(job) for job in stage.store.scan(which, after=after, limit=limit)]
 
-    return Operation("scan", f"scan {which} {after} {limit}", do, same(expect), 0, (busy, full))
+    return Operation("scan", f"scan {which} {after} {limit}", do, same(expect), 0, SHOWN)
 
 
-def get(*names: str) -> Operation:
+def get(*names: str, scenes: tuple[Scene, ...] = (busy,)) -> Operation:
     def do(stage: Stage) -> Any:
         jobs = stage.store.get([stage.ids[name] for name in names])
         return [None if job is None else plain_record(job) for job in jobs]
@@ -293,7 +309,7 @@ def get(*names: str) -> Operation:
         known = [model.jobs.get(stage.ids[name]) for name in names]
         return [None if job is None else shown(job) for job in known]
 
-    return Operation("get", f"get {names}", do, same(expect), 0, (busy,))
+    return Operation("get", f"get {names}", do, same(expect), 0, scenes)
 
 
 class Counting(Operation):
@@ -308,7 +324,7 @@ class Counting(Operation):
 
 
 def counting(look: Callable[[Stage], Counts]) -> Counting:
-    return Counting("counts", "counts", lambda stage: figures(look(stage)), lambda *_: True, 0, (busy, full))
+    return Counting("counts", "counts", lambda stage: figures(look(stage)), lambda *_: True, 0, SHOWN)
 
 
 def _queues(stage: Stage) -> Any:
@@ -370,7 +386,9 @@ OPERATIONS: Sequence[Operation] = (
     claim(9, OTHER, Q),
     claim(2, tasks=HELD_TOO),
     claim(1, tasks=frozenset({None})),
+    settle(("mine", Done())),
     settle(("mine", Done(b"2"))),
+    settle(("second", FAIL), ("mine", Done())),
     settle(("mine", FAIL)),
     settle(("mine", Retry(5.0))),
     settle(("mine", RELEASE)),
@@ -399,17 +417,18 @@ OPERATIONS: Sequence[Operation] = (
     amend(Redrive(), "dead", scenes=(busy, full)),
     amend(Redrive(), "gone", scenes=(busy, full)),
     amend(Redrive()),
-    amend(Cancel(), "low"),
-    amend(Cancel(), "mine", scenes=(busy, full)),
+    amend(Cancel(), "low", scenes=(busy, calm)),
+    amend(Cancel(), "high", scenes=(busy, calm)),
+    amend(Cancel(), "mine", scenes=SHOWN),
     amend(Cancel(), "keyed", scenes=(busy, full)),
     amend(Cancel(), "high", "later", "low", "held"),
     amend(Reprioritise(7), "low", "held"),
-    amend(Reprioritise(-1), "mine", force=True, scenes=(busy, full)),
-    amend(Reprioritise(-1), "mine", "high"),
-    amend(Delete(), "low"),
+    amend(Reprioritise(-1), "mine", force=True, scenes=SHOWN),
+    amend(Reprioritise(-1), "mine", "high", scenes=(busy, calm)),
+    amend(Delete(), "low", scenes=(busy, calm)),
     amend(Delete(), "keyed", scenes=(busy, full)),
-    amend(Delete(), "mine", "dead", force=True, scenes=(busy, full)),
-    amend(Edit(b"edited", "bytes"), "low", "dead"),
+    amend(Delete(), "mine", "dead", force=True, scenes=SHOWN),
+    amend(Edit(b"edited", "bytes"), "low", "dead", scenes=(busy, calm)),
     amend(Edit(b"edited", "bytes"), "dead", "mine", scenes=(busy, full)),
     configure(capacity=1),
     configure(capacity=None),
@@ -426,7 +445,8 @@ OPERATIONS: Sequence[Operation] = (
         4,
         (timed,),
     ),
-    get("low", "mine", "dead"),
+    get("low", "mine", "dead", scenes=(busy, calm)),
+    get("mine", "second", "high", scenes=(calm,)),
     get("keyed", "held"),
     get("low", "held", "high", "later"),
     scan(Filter(queue=Q), 0, 100),

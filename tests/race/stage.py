@@ -48,11 +48,16 @@ class Stage:
 
     def take(self, name: str, *, worker: str = "w1", lease_s: float = LEASE_S) -> None:
         """Lease the job of this name, which must be next."""
-        (lease,) = self.store.claim([Q], 1, worker=worker, lease_s=lease_s, tasks=NO_TASK)
+        lease = self.claim(worker, lease_s)
         assert lease.id == self.ids[name]
         self.leases[name] = lease
         if self.model is not None:
             self.model.claim([Q], 1, worker=worker, lease_s=lease_s, tasks=NO_TASK)
+
+    def claim(self, worker: str, lease_s: float) -> Lease:
+        """Lease the next job."""
+        (lease,) = self.store.claim([Q], 1, worker=worker, lease_s=lease_s, tasks=NO_TASK)
+        return lease
 
     def end(self, name: str, verdict: Verdict) -> None:
         """Settle its lease."""
@@ -131,21 +136,40 @@ def busy(stage: Stage) -> None:
     """Jobs in every state, leases of two workers, one of them past its end; room without bound."""
     stage.put("dead", Dead())
     stage.put("done", Done(b"1"))
-    stage.put("held", Hold(), task="send")
     stage.put("gone", Cancelled(), unique_key="u2")
     stage.add("late", priority=9)
     stage.take("late", lease_s=5.0)
-    stage.wait(5.0)
     stage.add("mine", priority=9)
     stage.take("mine")
     stage.add("theirs", priority=9, max_attempts=1)
     stage.take("theirs", worker="w2")
+    stage.put("held", Hold(), task="send")
+    stage.wait(5.0)
     stage.add("low")
     stage.add("keyed", unique_key="u1", idempotency_key="i1")
     stage.add("high", priority=1)
     stage.add("later", delay_s=60.0)
     stage.add("other", queue=OTHER)
     stage.beat("w1")
+
+
+def calm(stage: Stage) -> None:
+    """Plain jobs and nothing else, two of them leased."""
+    stage.put("dead", Dead())
+    stage.put("done", Done())
+    stage.add("mine", priority=9)
+    stage.add("second", priority=9)
+    stage.take("mine")
+    stage.take("second")
+    stage.add("low")
+    stage.add("high", priority=1)
+    stage.add("last")
+
+
+def tidy(stage: Stage) -> None:
+    """The same, where no more than one succeeded job is kept."""
+    stage.change(retention=Retention(succeeded=Keep(1, 3600.0)))
+    calm(stage)
 
 
 def full(stage: Stage) -> None:

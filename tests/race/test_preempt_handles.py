@@ -10,7 +10,7 @@ import pytest
 
 from tests.contract.steps import Q
 from tests.race.controlled import controlled
-from tests.race.preempt import Plan, World
+from tests.race.preempt import Plan
 from tests.race.races import seeds
 from ulak import FULL, Closed, Lease, Outcome, Queue
 from ulak.testing import ManualClock
@@ -58,11 +58,12 @@ class Shop:
         self.url = new_url()
         self.stays = Queue(self.url, Q, clock=clock, capacity=9)
         self.closes = Queue(self.url, Q, clock=clock)
-        self.ready = self.closes.enqueue(b"ready", 1)
-        self.closes.enqueue(b"leased", 9)
+        self.closes.enqueue(b"leased")
         self.lease = leased(self.closes)
-        self.stays.enqueue(b"of another", 9)
+        self.stays.enqueue(b"of another")
         self.others = leased(self.stays)
+        # Before what the close hands back.
+        self.ready = self.closes.enqueue(b"ready", 1)
 
     def check(self, name: str, answer: Answer) -> None:
         """What holds however a call and the close of its handle met."""
@@ -134,8 +135,8 @@ CHECKS: dict[str, Callable[[Shop, Answer], None]] = {
 }
 
 
-def close_meets(world: World, name: str, seed: int) -> None:
-    shop = Shop()
+def meets(shop: Shop, name: str, closes: int) -> list[Callable[[], Answer]]:
+    """A call, and one or two that close its handle."""
 
     def call() -> Answer:
         try:
@@ -143,19 +144,19 @@ def close_meets(world: World, name: str, seed: int) -> None:
         except Closed:
             return CLOSED
 
-    run = world.run(
-        [call, shop.closes.close, shop.closes.close][: 2 + seed % 2], Plan(seed, LENGTHS[: 2 + seed % 2])
-    )
-    run.check()
-    try:
-        shop.check(name, run.answers[0])
-    except AssertionError as error:
-        error.add_note(f"{name} -> {run.answers[0]!r}\n{run.told()}")
-        raise
+    return [call, *[shop.closes.close] * closes]
 
 
 @pytest.mark.parametrize("name", CALLS)
 def test_a_call_that_meets_the_close_of_its_handle_is_whole_or_refused(name: str) -> None:
     with controlled() as world:
+        lengths = world.run(meets(Shop(), name, 2), Plan(0, LENGTHS)).lengths
         for seed in SEEDS:
-            close_meets(world, name, seed)
+            shop, closes = Shop(), 1 + seed % 2
+            run = world.run(meets(shop, name, closes), Plan(seed, lengths[: 1 + closes]))
+            run.check()
+            try:
+                shop.check(name, run.answers[0])
+            except AssertionError as error:
+                error.add_note(f"{name} -> {run.answers[0]!r}\n{run.told()}")
+                raise

@@ -19,28 +19,21 @@ from tests.race.races import SEEDS
 from ulak.core.store import Settings, Until
 from ulak.local import LocalQueue, LocalStore, Producer, local_store
 from ulak.storage.drive import Edge
-from ulak.storage.line import WaitLine
+from ulak.storage.line import ThreadSignal, WaitLine
 from ulak.storage.memory import MemoryStore
 from ulak.testing import ManualClock
 
 # Lines
 
 
-class Bell:
-    """A signal, by name."""
+class Bell(ThreadSignal):
+    """A thread's signal, by name."""
+
+    __slots__ = ("name",)
 
     def __init__(self, name: str) -> None:
+        super().__init__()
         self.name = name
-        self.rung = False
-
-    def set(self) -> None:
-        self.rung = True
-
-    def clear(self) -> None:
-        self.rung = False
-
-    def is_set(self) -> bool:
-        return self.rung
 
 
 @dataclass
@@ -122,7 +115,7 @@ class LineRace:
         self.history.note(f"{what} {which}", call, does(does_it))
 
     def fits(self, model: LineModel) -> None:
-        assert {name for name, bell in self.bells.items() if bell.rung} == model.rung
+        assert {name for name, bell in self.bells.items() if bell.is_set()} == model.rung
         assert [name for name in model.waiting if self.line.is_first(self.bells[name])] == model.waiting[:1]
         assert len(self.line) == len(model.waiting)
 
@@ -156,26 +149,18 @@ def test_a_line_wakes_whom_some_order_of_its_calls_wakes(until: Until) -> None:
 
 @dataclass
 class LocalModel:
-    """What a process knows of a queue, and which of its producers have finished."""
+    """What a process knows of a queue: two facts, which change one after the other, and two numbers."""
 
     active: int = 1
-    registered: bool = True
+    finished: bool = False
     rejected: int = 0
     stale: int = 0
-    done: set[str] = field(default_factory=set)
 
-    def register(self) -> None:
-        self.active += 1
-        self.registered = True
+    def count(self, change: int) -> None:
+        self.active += change
 
-    def finish(self, name: str) -> None:
-        if name not in self.done:
-            self.done.add(name)
-            self.active -= 1
-
-    @property
-    def finished(self) -> bool:
-        return self.registered and self.active == 0
+    def conclude(self) -> None:
+        self.finished = self.active == 0
 
 
 class LocalRace:
@@ -185,7 +170,6 @@ class LocalRace:
         self.local = LocalQueue(MemoryStore(ManualClock()), Q)
         self.history = History[LocalModel](world)
         self.before = Producer(self.local)
-        self.world = world
         draws = random.Random(seed)
         steps = (self.come_and_go, self.reject, self.stale, self.look, self.await_)
         self.threads = [
@@ -194,13 +178,12 @@ class LocalRace:
         ]
 
     def finish(self) -> None:
-        self.history.note("finish", self.before.finish, does(lambda m: m.finish("before")))
+        self.history.note("finish", self.before.finish, *changes(-1))
 
     def come_and_go(self) -> None:
         made: list[Producer] = []
-        self.history.note("register", lambda: made.append(Producer(self.local)), does(LocalModel.register))
-        name = str(self.world.moment())
-        self.history.note("go", made[0].finish, does(lambda m: m.finish(name)))
+        self.history.note("register", lambda: made.append(Producer(self.local)), *changes(1))
+        self.history.note("go", made[0].finish, *changes(-1))
 
     def reject(self) -> None:
         self.history.note(
@@ -226,6 +209,11 @@ class LocalRace:
         local = self.local
         assert (local.finished, local.awaited) == (model.finished, model.active > 0)
         assert (local.rejected, local.stale) == (model.rejected, model.stale)
+
+
+def changes(number: int) -> tuple[Callable[[Any, Any], bool], ...]:
+    """A producer comes or goes."""
+    return does(lambda model: model.count(number)), does(LocalModel.conclude)
 
 
 def test_producers_and_refused_calls_are_counted_once_each() -> None:

@@ -19,6 +19,7 @@ from tests.race.controlled import controlled
 from tests.race.preempt import Plan
 from tests.race.races import seeds
 from ulak import Closed, Lease, Outcome, Queue, QueueFull
+from ulak.core.store import Until
 from ulak.testing import ManualClock
 
 LENGTH = (600, 40)
@@ -141,6 +142,29 @@ def a_newcomer_tries_while_one_waits() -> Case:
     return Case([partial(queue.enqueue, b"waits"), partial(queue.ack, lease), try_it], bench.open_is(1))
 
 
+def a_newcomer_comes_while_one_waits() -> Case:
+    """Whoever waited when the newcomer came is served first."""
+    queue = Bench(capacity=1).queue
+    queue.enqueue(b"there first")
+    lease = taken(queue)
+    line = queue._edge.store.line(Until.ROOM, Q)
+
+    def come() -> tuple[int, int]:
+        return len(line), queue.enqueue(b"comes")
+
+    def make_room() -> None:
+        queue.ack(lease)
+        next_one = queue.deliver(None)
+        assert next_one is not None
+        queue.ack(next_one)
+
+    def check(answers: Sequence[Any]) -> None:
+        waited, newcomer = answers[1]
+        assert not waited or answers[0] < newcomer
+
+    return Case([partial(queue.enqueue, b"waits"), come, make_room], check)
+
+
 def one_waits_no_longer() -> Case:
     bench = Bench(capacity=2)
     one, other = bench.lease(), bench.lease()
@@ -191,6 +215,7 @@ ROOM: dict[str, Callable[[], Case]] = {
     "two wait for one batch": two_wait_for_one_batch,
     "one waits behind a batch": one_waits_behind_a_batch,
     "a newcomer tries while one waits": a_newcomer_tries_while_one_waits,
+    "a newcomer comes while one waits": a_newcomer_comes_while_one_waits,
     "one waits no longer": one_waits_no_longer,
     "all producers finish while two wait": all_producers_finish_while_two_wait,
     "the first in line closes": the_first_in_line_closes,
@@ -259,13 +284,11 @@ def a_waiter_takes_two_of_three() -> Case:
     return Case([waits, waits, partial(queue.enqueue_many, [b"x"] * 3), partial(queue.enqueue, b"y")], check)
 
 
-def the_end_of_all_work(*, leased: bool) -> Case:
+def the_end_of_all_work(*acks: Callable[[Queue, Lease], Any]) -> Case:
     """Two wait; the last producer finishes, and the last job too, if there is one."""
     bench = Bench()
     producer = bench.queue.producer()
-    ends: list[Call] = [producer.finish]
-    if leased:
-        ends.append(partial(bench.queue.ack, bench.lease()))
+    ends: list[Call] = [producer.finish, *(partial(ack, bench.queue, bench.lease()) for ack in acks)]
 
     def check(answers: Sequence[Any]) -> None:
         assert answers[:2] == [None, None]
@@ -273,6 +296,10 @@ def the_end_of_all_work(*, leased: bool) -> Case:
 
     waits = partial(bench.queue.deliver, None)
     return Case([waits, waits, *ends], check)
+
+
+def _ack_many(queue: Queue, lease: Lease) -> None:
+    queue.ack_many([lease])
 
 
 def the_end_by(last: Callable[[Queue, int], Any]) -> Callable[[], Case]:
@@ -313,8 +340,9 @@ WORK: dict[str, Callable[[], Case]] = {
     "two wait for one after the other": two_wait_for_two(_enqueue_twice),
     "two wait for two": two_wait_for_two(*[lambda queue: queue.enqueue(b"x")] * 2),
     "a waiter takes two of three": a_waiter_takes_two_of_three,
-    "the last producer finishes": partial(the_end_of_all_work, leased=False),
-    "the last job and the last producer finish": partial(the_end_of_all_work, leased=True),
+    "the last producer finishes": the_end_of_all_work,
+    "the last job and the last producer finish": partial(the_end_of_all_work, Queue.ack),
+    "the last batch and the last producer finish": partial(the_end_of_all_work, _ack_many),
     "the last job is cancelled": the_end_by(Queue.cancel),
     "the last job is deleted": the_end_by(Queue.delete),
     "the queue of the last job is paused": the_end_by(lambda queue, _: queue.pause()),
