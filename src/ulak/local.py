@@ -115,7 +115,7 @@ class Producer:
             if self._finished:
                 return
             self._finished = True
-        self._local.finish(registered=True)
+            self._local.finish(registered=True)
 
     def __repr__(self) -> str:
         return f"Producer(queue={self._local.name!r}, finished={self._finished})"

@@ -324,6 +324,7 @@ def deliver_many_way(
                             row = popleft()
                             if row.state is not _READY or row.more is not None:
                                 lane.appendleft(row)
+                                _put_back(shelf, leases, taken)
                                 is_plain = False
                                 break
                             delivery = row.delivery + 1
@@ -342,11 +343,20 @@ def deliver_many_way(
                 raise
             finally:
                 gate.open = None
-        if not taken:
-            return otherwise(limit, timeout)
-        return taken if is_plain else taken + otherwise(limit - len(taken), 0)
+        return taken or otherwise(limit, timeout)
 
     return deliver_many
+
+
+def _put_back(shelf: Shelf, leases: dict[int, Lease], taken: list[Lease]) -> None:
+    """Undo what was taken, so that the whole batch is taken in one step, by the general way."""
+    while taken:
+        row: Any = taken.pop().work
+        row.state = _READY
+        row.delivery -= 1
+        row.grant = None
+        del leases[row.id]
+        shelf.lanes.lane(row.priority).appendleft(row)
 
 
 def ack_many_way(
@@ -364,7 +374,7 @@ def ack_many_way(
         for lease in given:
             if type(lease) is not Lease or lease.grant is not grant:
                 return otherwise(given)
-        acked = 0
+        outcomes: list[Any] = []
         while True:
             try:
                 del gate.open
@@ -372,22 +382,22 @@ def ack_many_way(
             except AttributeError:
                 sleep(0)
         try:
-            now_at = calendar()
-            for lease in given:
-                row: Any = lease.work
-                if (
-                    row.state is not _LEASED
-                    or row.delivery != lease.delivery
-                    or row.more is not None
-                    or row.grant is not grant
-                ):
+            rows: list[Any] = [lease.work for lease in given]
+            for lease, row in zip(given, rows, strict=True):
+                if row.delivery != lease.delivery or row.more is not None or row.grant is not grant:
                     break
-                row.ended_at = now_at
-                row.state = _SUCCEEDED
-                del leases[row.id]
-                shelf.left += 1
-                succeeded.append(row)
-                acked += 1
+            else:
+                now_at = calendar()
+                for row in rows:
+                    if row.state is not _LEASED:
+                        outcomes.append(None)
+                        continue
+                    row.ended_at = now_at
+                    row.state = _SUCCEEDED
+                    del leases[row.id]
+                    shelf.left += 1
+                    succeeded.append(row)
+                    outcomes.append(_OK)
             if len(succeeded) > shelf.succeeded_max:
                 shelf.trim(_SUCCEEDED)
         except BaseException:
@@ -395,9 +405,15 @@ def ack_many_way(
             raise
         finally:
             gate.open = None
-        outcomes = [_OK] * acked
-        if acked < len(given):
-            outcomes += otherwise(given[acked:])
+        if not outcomes:
+            return otherwise(given)
+        acked = outcomes.count(_OK)
+        if acked < len(outcomes):
+            # What had ended before says so by itself, whenever it is asked.
+            outcomes = [
+                otherwise([lease])[0] if outcome is None else outcome
+                for lease, outcome in zip(given, outcomes, strict=True)
+            ]
         if room_waiting and not room.roused:
             room.ring(acked)
         if drained_waiting and (shelf.settings.paused or shelf.entered - shelf.left == shelf.held):
