@@ -58,6 +58,8 @@ class Enqueue(Action):
 class EnqueueShort(Action):
     """The same, by the short way if it goes."""
 
+    helps = True
+
     def __init__(self, short: Short, count: int) -> None:
         self._short, self._count = short, count
         self.name = "enqueue, short" if count == 1 else f"enqueue {count} at once, short"
@@ -153,7 +155,7 @@ def of_producers(world: World, short: Short | None) -> list[Action]:
     scope = world.scope
     actions: list[Action] = []
     for count in range(1, scope.puts + 1):
-        actions += [Enqueue(count)]
+        actions += [Enqueue(count)] if scope.general else []
         actions += [EnqueueShort(short, count)] if short is not None else []
     actions += [Repeat()] if scope.idempotent else []
     actions += [Finish()] if scope.producers is not None else []

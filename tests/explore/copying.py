@@ -23,13 +23,14 @@ from typing import Any
 import msgspec
 
 from ulak.core.job import Attempt, Cause, Grant, Spec, State, Totals
-from ulak.core.store import Settings, Until
+from ulak.core.store import Retention, Settings, Until
 from ulak.storage.gate import Gate
 from ulak.storage.line import WaitLine
+from ulak.storage.order import RowHeap
 from ulak.storage.row import Row
 
 SHARED = (type(threading.Lock()), Gate, WaitLine)
-VALUES = (State, Until, Cause, Settings, Spec, Grant, Attempt)
+VALUES = (State, Until, Cause, Settings, Retention, Spec, Grant, Attempt)
 
 Reduced = tuple[Callable[..., Any], tuple[Any, ...]]
 
@@ -56,7 +57,7 @@ class Copier:
         shared = (*SHARED, *map(type, (*stores, *objects)))
         table: dict[type, Callable[[Any], Reduced]] = dict.fromkeys(shared, _same)
         table |= dict.fromkeys(VALUES, _equal)
-        self._table = table | {Row: _row, Totals: _totals}
+        self._table = table | {Row: _row, RowHeap: _heap, Totals: _totals}
 
     def freeze(self, *memories: Any) -> bytes:
         """All that the store and the others hold now, and what somebody else remembers of it."""
@@ -105,6 +106,19 @@ def _row(row: Row) -> Reduced:
 
 
 _ROW_BUT_MORE = tuple(name for name in Row.__struct_fields__ if name != "more")
+
+
+def _heap(heap: RowHeap[Any]) -> Reduced:
+    # Named, because a copy of a set may come in another order, and so look like another one.
+    states = _number((frozenset, heap._states), heap._states)
+    return _new_heap, (states, heap._drop, heap._entries, heap._pushed, heap._stale)
+
+
+def _new_heap(states: int, drop: Any, entries: Any, pushed: int, stale: int) -> RowHeap[Any]:
+    heap: RowHeap[Any] = RowHeap.__new__(RowHeap)
+    heap._states, heap._drop, heap._entries = _things[states], drop, entries
+    heap._pushed, heap._stale = pushed, stale
+    return heap
 
 
 def _number(key: Any, thing: Any) -> int:

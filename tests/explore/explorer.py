@@ -230,10 +230,11 @@ class _Explorer:
     def _report(self, law: str, text: str, path: Sequence[int]) -> None:
         """Take the path again from the start with a new store, to tell it line by line."""
         world = World(self._world.scope, self._make_store)
+        actions = all_actions(world)
         lines: list[str] = []
         for number in path:
             world.seen = world.look()
-            action = self._actions[number]
+            action = actions[number]
             try:
                 step = action.run(world)
             except Exception as error:  # noqa: BLE001 - it is the finding

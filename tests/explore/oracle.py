@@ -16,16 +16,22 @@ BASE_S, CAP_S = 1.0, 2.0
 
 
 def foresee(step: Step) -> None:
-    """Set what the step must bring: `wanted`, the changed jobs by id, and `gains`, the totals that grow."""
+    """Set what the step must bring.
+
+    wanted: the changed jobs, by id. gains: the totals that grow. choice: what a claim must take, in order.
+    """
     wanted: dict[int, Job] = {}
     gains: list[str] = []
+    step.choice = []
     jobs = step.before.jobs
     for end in step.ends:
         job = wanted.get(end.lease.id) or _job(jobs, end.lease.id)
         if job is not None and is_current(job, end):
             wanted[job.id] = after_end(copy.copy(job), end, step, gains)
     if step.claimed is not None:
-        for job in _choice(step, wanted):
+        choice = claimable(step, wanted)[: step.claimed.limit]
+        step.choice = [job.id for job in choice]
+        for job in choice:
             taken = wanted.setdefault(job.id, copy.copy(job))
             taken.state, taken.lease_end = State.LEASED, step.now + 10.0
             taken.attempt += 1
@@ -116,11 +122,6 @@ def claimable(step: Step, overlaid: dict[int, Job]) -> list[Job]:
         if job.state is State.READY or is_due or is_held:
             able.append(job)
     return sorted(able, key=lambda job: (-job.priority, job.id))
-
-
-def _choice(step: Step, wanted: dict[int, Job]) -> list[Job]:
-    assert step.claimed is not None
-    return claimable(step, wanted)[: step.claimed.limit]
 
 
 # Operators

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 
 @dataclass(frozen=True)
 class Scope:
     """The bounds of an exploration. Everything in them may happen at every moment, in every order.
 
-    priorities, uniques: of the jobs, in order of their enqueue (repeated; None: no unique key).
-    tasks, start_delays, expires_s: likewise; tasks only where there are strangers.
+    priorities, uniques, start_delays, expires_s, tasks: of the jobs, in order of their enqueue, repeated
+    (None: has none; tasks only where there are strangers).
+    puts: how many jobs one enqueue may bring.
     delays: what a nack may ask for, beside the job's own policy. draws: of the jitter, where jobs have a
     policy of base 1 s and cap 2 s (empty: no policy, so failed jobs retry at once).
     extends: how often one delivery may be extended. refunds: how often one job may be given back
@@ -21,9 +23,9 @@ class Scope:
     look and settle in one go, as `tick_timeouts()` and `crash()` do.
     redrives: how often one job may be brought back. producers: how many are registered at the start (None:
     no producer ever is); with them, workers leave once all have finished and nothing is open.
-    short: plain calls may also go by the store's short way. puts: how many jobs one enqueue may bring.
-    retention: how many ended jobs of each state are kept. exact: two stores are the same state only if all
-    that they hide is the same too.
+    retention: how many ended jobs of each state are kept.
+    short: plain calls may go by the store's short way. general: they may go the general way at once.
+    exact: two stores are the same state only if all that they hide is the same too.
     """
 
     name: str
@@ -62,6 +64,7 @@ class Scope:
     turns: bool = False
     shutdowns: bool = False
     short: bool = False
+    general: bool = True
     puts: int = 1
     retention: int | None = None
     exact: bool = False
@@ -70,6 +73,9 @@ class Scope:
 def _by_name(*scopes: Scope) -> dict[str, Scope]:
     return {scope.name: scope for scope in scopes}
 
+
+# No crash, no reclaim, no lost answer: what is left is the order of things.
+ORDERLY: dict[str, Any] = {"lost_replies": False, "crashes": False, "reapers": 0}
 
 SMALL = _by_name(
     Scope("lease", 1, 2, 2, extends=1, reapers=2, crash_reclaims=True),
@@ -80,25 +86,35 @@ SMALL = _by_name(
     Scope("capacity 1", 3, 1, 2, capacity=1),
     Scope("capacity 2", 3, 1, 1, capacity=2, cancels=True, lost_replies=False, crashes=False),
     Scope("keys", 2, 1, 1, capacity=1, uniques=("a",), idempotent=True, redrives=1),
-    Scope("hold", 3, 2, 1, priorities=(0, 0, 1), strangers=1, lost_replies=False, crashes=False, reapers=0),
-    Scope("hold, cancel", 2, 2, 1, strangers=1, cancels=True, lost_replies=False, crashes=False, reapers=0),
-    Scope("close", 3, 2, 1, producers=1, spawns=True, lost_replies=False),
+    Scope("hold", 3, 2, 1, (0, 0, 1), strangers=1, **ORDERLY),
+    Scope("hold, cancel", 2, 2, 1, strangers=1, cancels=True, **ORDERLY),
+    Scope("close", 3, 2, 1, producers=1, spawns=True, lost_replies=False, crashes=False),
     Scope("leave", 1, 2, 1, producers=2, strangers=1, pauses=True, lost_replies=False),
-    Scope("expiry", 2, 1, 2, expires_s=(2.0,), delays=(1.0,), capacity=2, lost_replies=False, promotes=True),
+    Scope("expiry", 2, 1, 2, expires_s=(2.0,), delays=(1.0,), capacity=2, crashes=False, lost_replies=False),
     Scope("operators", 1, 1, 2, cancels=True, redrives=1, deletes=True, reprioritises=True, pauses=True),
     Scope("reprioritise", 2, 1, 1, reprioritises=True, deletes=True, crashes=False, lost_replies=False),
     Scope("again", 1, 1, 2, start_delays=(1.0,), delays=(2.0,), redrives=1, cancels=True, pauses=True),
     Scope("crash again", 1, 1, 2, crash_reclaims=True, draws=(1.0,), redrives=1, rejects=True),
     Scope("clock", 1, 2, 2, clocked=True, extends=1, sweeps=True),
     Scope("batch", 2, 1, 2, grasp=2, turns=True, retention=1, lost_replies=False),
+    Scope("between", 3, 2, 2, (0,), short=True, general=False, exact=True, **ORDERLY),
     Scope("short", 2, 2, 1, short=True, cancels=True, lost_replies=False, crashes=False),
-    Scope("short, clock", 2, 1, 1, short=True, clocked=True, extends=1, lost_replies=False),
-    Scope("short, due", 2, 1, 1, short=True, start_delays=(1.0, 0.0), pauses=True, lost_replies=False),
-    Scope("short, held", 2, 2, 1, short=True, strangers=1, tasks=("t", None), lost_replies=False),
+    Scope("short, unsure", 1, 1, 2, short=True, exact=True),
+    Scope("short, again", 1, 1, 1, short=True, refunds=1, cancels=True, redrives=1, crashes=False),
+    Scope("short, order", 4, 1, 1, (1, 0, 0, 1), short=True, general=False, refunds=1, **ORDERLY),
+    Scope("short, order, 2", 4, 1, 1, (1, 0, 0, 1), short=True, general=False, puts=2, refunds=1, **ORDERLY),
+    Scope("short, clock", 2, 1, 1, short=True, general=False, clocked=True, grasp=2, exact=True, **ORDERLY),
+    Scope(
+        "short, due", 2, 1, 1, priorities=(1, 0), short=True, start_delays=(1.0, 0.0), pauses=True, **ORDERLY
+    ),
+    Scope("short, held", 2, 2, 1, (1, 0), short=True, strangers=1, tasks=("t", None), **ORDERLY),
     Scope("short, expiry", 2, 1, 1, short=True, expires_s=(1.0, None), lost_replies=False),
     Scope("short, close", 2, 1, 1, short=True, producers=1, capacity=1, lost_replies=False),
-    Scope("short, batch", 3, 1, 1, short=True, grasp=2, puts=2, capacity=2, retention=1, lost_replies=False),
-    Scope("short, hidden", 2, 1, 1, short=True, lost_replies=False, crashes=False, exact=True),
+    Scope(
+        "short, batch", 2, 1, 1, short=True, grasp=2, puts=2, capacity=2, refunds=1, cancels=True, **ORDERLY
+    ),
+    Scope("short, kept", 3, 1, 1, short=True, grasp=2, puts=2, capacity=2, retention=1, **ORDERLY),
+    Scope("short, hidden", 2, 1, 1, short=True, exact=True, **ORDERLY),
     Scope("hidden", 2, 1, 1, lost_replies=False, cancels=True, exact=True),
 )
 """Small enough for every run of the tests; together they allow everything that can be allowed."""
@@ -128,6 +144,12 @@ FULL = _by_name(
     Scope("keyed", 3, 2, 2, capacity=2, uniques=("a", "a", None), idempotent=True, lost_replies=False),
     Scope("clocked", 2, 2, 2, clocked=True, extends=1, sweeps=True, reapers=2),
     Scope("batched", 3, 2, 2, grasp=2, turns=True, retention=1, lost_replies=False),
+    Scope("short", 3, 2, 2, short=True, lost_replies=False),
+    Scope(
+        "short, 2 hands", 3, 1, 2, short=True, grasp=2, puts=2, capacity=2, cancels=True, lost_replies=False
+    ),
+    Scope("short, clocked", 2, 2, 2, short=True, clocked=True, extends=1, lost_replies=False),
+    Scope("short, hidden", 2, 2, 2, short=True, general=False, lost_replies=False, exact=True),
     Scope("hidden", 2, 2, 2, cancels=True, lost_replies=False, exact=True),
 )
 """At least three million states: larger cores, and every option beside two workers."""

@@ -77,6 +77,7 @@ class Step:
     u: float = 0.0
     wanted: dict[int, Job]
     gains: list[str]
+    choice: list[int]
     changed: list[tuple[int, Job | None, Job | None]]
 
     ends: Sequence[End] = ()

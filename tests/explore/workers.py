@@ -64,30 +64,55 @@ class Claim(WorkerAction):
         return len(hand) + self._limit <= world.scope.grasp
 
     def run(self, world: World) -> Step:
-        leases = self.general(world, self._limit)
+        leases = self.claim(world)
         take(world, self.worker, leases)
         return Step(claimed=Claimed(self._limit, self._tasks, leases))
 
-    def general(self, world: World, limit: int) -> list[Lease]:
+    def claim(self, world: World) -> list[Lease]:
         """Claim by the store's operation."""
-        return world.store.claim(QUEUES, limit, worker=self._name, lease_s=LEASE_S, tasks=self._tasks)
+        return world.store.claim(QUEUES, self._limit, worker=self._name, lease_s=LEASE_S, tasks=self._tasks)
 
 
 class ClaimShort(Claim):
-    """The same, by the short way as far as it goes."""
+    """A worker of a pool claims: by the short way if it goes."""
 
-    def __init__(self, world: World, short: Short, worker: int, limit: int) -> None:
-        super().__init__(world, worker, limit, tasks=NO_TASKS if worker < world.scope.strangers else None)
-        self._short = short
+    def __init__(self, world: World, worker: int, tasks: Tasks | None, short: Short) -> None:
+        super().__init__(world, worker, 1, tasks=tasks)
         self.name += ", short"
+        self._short = short
 
     def run(self, world: World) -> Step:
-        if self._limit == 1:
-            leases = self._short.take(self.worker, lambda: self.general(world, 1))
-        else:
-            leases = self._short.take_many(self.worker, self._limit, lambda left: self.general(world, left))
+        leases = self._short.take(self.worker, lambda: self.claim(world))
         take(world, self.worker, leases, short=self._short)
-        return Step(claimed=Claimed(self._limit, self._tasks, leases))
+        return Step(claimed=Claimed(1, self._tasks, leases))
+
+
+class Deliver(Claim):
+    """A worker claims as `deliver()` does: it reclaims what has ended on its way. short: by the short way."""
+
+    def __init__(self, world: World, worker: int, limit: int, short: Short | None) -> None:
+        super().__init__(world, worker, limit, tasks=None)
+        verb = "delivers itself" + (f" up to {limit}" if limit > 1 else "") + (", short" if short else "")
+        self.name = f"worker {worker} {verb}"
+        self._short = short
+
+    def run(self, world: World) -> Step:
+        now = world.clock.interval()
+        leased = [job for job in world.seen.jobs if job is not None and job.state is State.LEASED]
+        ends = [End(job, "lost") for job in leased if job.lease_end <= now]
+        world.u = 0.0
+        if self._short is None:
+            leases = self._general(world, self._limit)
+        elif self._limit == 1:
+            leases = self._short.take(self.worker, lambda: self._general(world, 1))
+        else:
+            leases = self._short.take_many(self.worker, self._limit, lambda left: self._general(world, left))
+        take(world, self.worker, leases, short=self._short)
+        return Step(ends=ends, claimed=Claimed(self._limit, None, leases))
+
+    def _general(self, world: World, limit: int) -> list[Lease]:
+        flow = flows.deliver(world.local, QUEUE, limit, worker=self._name, lease_s=LEASE_S, timeout_s=0)
+        return run(world.edge, flow)
 
 
 def take(world: World, worker: int, leases: Sequence[Lease], *, short: Short | None = None) -> None:
@@ -153,24 +178,6 @@ def learn_end(world: World, lease: Lease | Job, how: str, answer: object) -> Non
         world.learn(lease.id, attempts=-1)
 
 
-class AckShort(WorkerAction):
-    """A worker acks what it took by the short way, by the short way if it goes."""
-
-    def __init__(self, short: Short, worker: int, slot: int) -> None:
-        super().__init__("acks, short", worker, slot)
-        self._short = short
-
-    def is_possible(self, world: World) -> bool:
-        return super().is_possible(world) and self.grip(world).is_short
-
-    def run(self, world: World) -> Step:
-        lease = self.grip(world).lease
-        answer = self._short.finish(self.worker, lease, lambda late: ack(world, [late])[0])
-        world.drop(self.worker, self.slot)
-        learn_end(world, lease, "ack", answer)
-        return Step(ends=(End(lease, "ack", answer),))
-
-
 class AckAllShort(WorkerAction):
     """A worker acks all that it has in one call, the first one twice, by the short way as far as it goes."""
 
@@ -214,40 +221,48 @@ def ack(world: World, leases: Sequence[Lease]) -> list[Outcome]:
     return run(world.edge, flows.settle(world.local, [(lease, Done()) for lease in leases]))
 
 
-class AckUnheard(WorkerAction):
-    """A worker acks, and the answer gets lost."""
+class Ack(WorkerAction):
+    """A worker acks, in time or late.
 
-    def __init__(self, worker: int, slot: int) -> None:
-        super().__init__("acks, and the answer is lost", worker, slot)
+    short: by the short way, what it took by that. is_heard: it gets the answer. is_again: it never heard the
+    answer to its first ack; whatever that was, this one must be STALE.
+    """
 
-    def run(self, world: World) -> Step:
-        grip = self.grip(world)
-        (answer,) = ack(world, [grip.lease])
-        world.drop(self.worker, self.slot)
-        knows = UNSURE if answer is Outcome.STALE else UNSURE_WON
-        world.hold(self.worker, (*(world.hands[self.worker] or ()), grip._replace(knows=knows)))
-        learn_end(world, grip.lease, "ack", answer)
-        return Step(ends=(End(grip.lease, "ack", answer),))
-
-
-class AckAgain(WorkerAction):
-    """A worker that never heard the answer acks again; whatever the first one was, this one is STALE."""
-
-    helps = True
-
-    def __init__(self, worker: int, slot: int) -> None:
-        super().__init__("acks again", worker, slot)
+    def __init__(
+        self,
+        worker: int,
+        slot: int,
+        *,
+        short: Short | None = None,
+        is_heard: bool = True,
+        is_again: bool = False,
+    ) -> None:
+        verb = ("acks again" if is_again else "acks") + ("" if is_heard else ", and the answer is lost")
+        super().__init__(verb + (", short" if short is not None else ""), worker, slot)
+        self._short, self._is_heard, self._is_again = short, is_heard, is_again
+        self.helps = is_heard
 
     def is_possible(self, world: World) -> bool:
         hand = world.hands[self.worker]
-        return hand is not None and len(hand) > self.slot and hand[self.slot].knows != HOLDS
+        if hand is None or len(hand) <= self.slot:
+            return False
+        grip = hand[self.slot]
+        is_way = grip.is_short if self._short is not None else world.scope.general or not grip.is_short
+        return is_way and (grip.knows != HOLDS) is self._is_again
 
     def run(self, world: World) -> Step:
         grip = self.grip(world)
-        (answer,) = ack(world, [grip.lease])
+        if self._short is None:
+            (answer,) = ack(world, [grip.lease])
+        else:
+            answer = self._short.finish(self.worker, grip.lease, lambda lease: ack(world, [lease])[0])
         world.drop(self.worker, self.slot)
+        if not self._is_heard:
+            knows = UNSURE if answer is Outcome.STALE else UNSURE_WON
+            world.hold(self.worker, (*(world.hands[self.worker] or ()), grip._replace(knows=knows)))
         learn_end(world, grip.lease, "ack", answer)
-        return Step(ends=(End(grip.lease, "ack", answer),), knows_won=grip.knows == UNSURE_WON)
+        ends = (End(grip.lease, "ack", answer),)
+        return Step(ends=ends, knows_won=grip.knows == UNSURE_WON) if self._is_again else Step(ends=ends)
 
 
 class Extend(WorkerAction):
@@ -363,8 +378,7 @@ def of_workers(world: World, short: Short | None) -> list[Action]:
     for worker in range(scope.workers):
         actions += _claims(world, short, worker)
         for slot in range(scope.grasp):
-            actions += _settles(world, worker, slot)
-            actions += [AckShort(short, worker, slot)] if short is not None else []
+            actions += _settles(world, short, worker, slot)
         actions += [AckAllShort(short, worker)] if short is not None and scope.grasp > 1 else []
         actions += [Crash(worker)] if scope.crashes else []
         actions += [Turn(world, worker)] if scope.turns else []
@@ -377,15 +391,20 @@ def of_workers(world: World, short: Short | None) -> list[Action]:
 def _claims(world: World, short: Short | None, worker: int) -> list[Action]:
     scope = world.scope
     actions: list[Action] = []
-    tasks = NO_TASKS if worker < scope.strangers else ALL_TASKS
+    known = NO_TASKS if worker < scope.strangers else ALL_TASKS
+    tasks = known if scope.strangers else None
     for limit in range(1, scope.grasp + 1):
-        actions += [Claim(world, worker, limit, tasks=tasks if scope.strangers else None)]
-        actions += [ClaimShort(world, short, worker, limit)] if short is not None else []
+        actions += [Claim(world, worker, limit, tasks=tasks)] if scope.general else []
+        # Whoever asks for anything must be able to run it.
+        if scope.strangers <= worker:
+            actions += [Deliver(world, worker, limit, None)] if scope.clocked and scope.general else []
+            actions += [Deliver(world, worker, limit, short)] if short is not None else []
+    actions += [ClaimShort(world, worker, tasks, short)] if short is not None else []
     actions += [Claim(world, worker, 1, tasks=None)] if 0 < scope.strangers <= worker else []
     return actions
 
 
-def _settles(world: World, worker: int, slot: int) -> list[Action]:
+def _settles(world: World, short: Short | None, worker: int, slot: int) -> list[Action]:
     scope = world.scope
     actions: list[Action] = []
     if scope.extends:
@@ -394,9 +413,11 @@ def _settles(world: World, worker: int, slot: int) -> list[Action]:
         verdicts: list[tuple[str, Verdict]] = [("hold", Hold())]
         verdicts += [("ack", Done())] if None in scope.tasks[: scope.jobs] else []
         return actions + [Settle(how, verdict, worker, slot, is_stranger=True) for how, verdict in verdicts]
-    actions += [Settle("ack", Done(), worker, slot)]
-    if scope.lost_replies:
-        actions += [AckUnheard(worker, slot), AckAgain(worker, slot)]
+    for way in (None,) if short is None else (None, short):
+        actions += [Ack(worker, slot, short=way)]
+        if scope.lost_replies:
+            actions += [Ack(worker, slot, short=way, is_heard=False)]
+            actions += [Ack(worker, slot, short=way, is_again=True)]
     actions += [Nack(worker, slot, None, u) for u in scope.draws or (0.0,)]
     actions += [Nack(worker, slot, delay_s, 0.0) for delay_s in scope.delays]
     if scope.refunds:
