@@ -112,12 +112,19 @@ class Handle:
         self._worker = f"{socket.gethostname()}-{os.getpid()}-{next(_handle_numbers)}"
         self._local_store: LocalStore | None = None
         self._view: View | None = None
+        self._shown: dict[str, Any] = {}
         self._closed = False
         self._lock = threading.Lock()
 
     def __repr__(self) -> str:
         shown = f"{type(self).__name__}({masked(self.url)!r}, name={self.name!r})"
         return f"<closed {shown}>" if self._closed else shown
+
+    def __reduce__(self) -> str:
+        raise TypeError(
+            f"a {type(self).__name__} cannot be copied or pickled: it has leases and producers of its own\n"
+            f"  make another one on the same URL and name"
+        )
 
     def _open(self) -> LocalStore:
         with self._lock:
@@ -130,6 +137,7 @@ class Handle:
                     view = self._view = View(opened.queue(self.name))
                     self._on_open(opened, view)
                 except BaseException:
+                    self._on_close()
                     opened.close_handle()
                     raise
                 # Last, since others read it without the lock: what they see is whole.
@@ -410,7 +418,15 @@ def several(items: Iterable[T], expected: str) -> Iterable[T]:
     """
     if isinstance(items, str | bytes | bytearray | memoryview | Mapping) or not isinstance(items, Iterable):
         raise ArgumentError(f"{expected}, got {type(items).__name__}")
-    return items
+    return _bounded(items)
+
+
+def _bounded(items: Iterable[T]) -> Iterable[T]:
+    """The items, unless there are more than one call takes."""
+    for number, item in enumerate(items):
+        if number == BATCH_MAX:
+            raise ArgumentError(f"one call takes at most {BATCH_MAX:,} of them; split it")
+        yield item
 
 
 def _got(value: object) -> str:

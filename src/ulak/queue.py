@@ -265,16 +265,22 @@ class Queue(Handle):
         self._take_ways(self._quick_ways(opened, view, self._general_ways(run)))
 
     def _on_close(self) -> None:
-        for name in _METHODS:
-            self.__dict__.pop(name, None)
+        for name, way in self._shown.items():
+            if self.__dict__.get(name) is way:
+                del self.__dict__[name]
 
     def _take_ways(self, ways: Ways) -> None:
         self._ways = ways
         # In place of the methods, which are a call more: that costs as much as a third of the way.
         for name, method in _METHODS.items():
+            way = getattr(ways, name)
             # Not where a derived class, or a test, has put a method of its own.
-            if getattr(type(self), name) is method:
-                setattr(self, name, update_wrapper(getattr(ways, name), method))
+            if getattr(type(self), name) is method and self.__dict__.get(name) in (
+                None,
+                self._shown.get(name),
+            ):
+                self._shown[name] = way
+                setattr(self, name, update_wrapper(way, method.__get__(self)))
 
     def __enter__(self) -> Self:
         self._open()

@@ -28,6 +28,7 @@ from ulak.storage.gate import Gate
 from ulak.storage.line import WaitLine
 from ulak.storage.order import RowHeap
 from ulak.storage.row import Row
+from ulak.storage.shelf import Shelf
 
 SHARED = (type(threading.Lock()), Gate, WaitLine)
 VALUES = (State, Until, Cause, Settings, Retention, Spec, Grant, Attempt)
@@ -58,6 +59,12 @@ class Copier:
         table: dict[type, Callable[[Any], Reduced]] = dict.fromkeys(shared, _same)
         table |= dict.fromkeys(VALUES, _equal)
         self._table = table | {Row: _row, RowHeap: _heap, Totals: _totals}
+
+    def settle_alarms(self) -> None:
+        """Make the store's lower bounds of time exact."""
+        for each, _, _ in self._objects:
+            if isinstance(each, Shelf):
+                each.set_alarm()
 
     def freeze(self, *memories: Any) -> bytes:
         """All that the store and the others hold now, and what somebody else remembers of it."""

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import copy
+import inspect
+import itertools
+import pickle
 from typing import Any
 
 import pytest
@@ -10,7 +14,7 @@ from hypothesis import strategies as st
 
 from tests.support.threads import Running
 from tests.support.waiting import eventually
-from ulak import Filter, Keep, NewJob, Queue, Retention
+from ulak import ArgumentError, Filter, Keep, NewJob, Outcome, Queue, Retention
 from ulak.core.store import Until
 from ulak.storage.drive import run
 from ulak.storage.line import ThreadSignal
@@ -134,3 +138,63 @@ def test_nobody_jumps_the_line_for_room(is_quick: bool) -> None:
     assert q.counts().open == 1
     line.leave(signal)
     assert late.result() == 2
+
+
+def test_keywords_work_as_they_do_before_the_first_call() -> None:
+    q, _ = queue(is_quick=True)
+    assert q.enqueue_many(jobs=[b"a"], timeout=None) == [1]
+    assert q.enqueue(payload=b"b", priority=1) == 2
+    leases = q.deliver_many(limit=2, timeout=0)
+    assert q.ack_many(leases=leases) == [Outcome.OK, Outcome.OK]
+    assert q.deliver(timeout=0) is None
+    assert "self" not in inspect.signature(q.enqueue).parameters
+
+
+def test_a_lowered_retention_holds_at_the_next_end() -> None:
+    q, _ = queue(is_quick=True)
+    q.configure(retention=Retention(succeeded=Keep(100, 60.0)))
+    q.enqueue_many([b"x"] * 50)
+    q.ack_many(q.deliver_many(50))
+    q.configure(retention=Retention(succeeded=KEEP))
+    q.enqueue(b"last")
+    lease = q.deliver()
+    assert lease is not None
+    q.ack(lease)
+    assert q.counts().acked == KEEP.count
+
+
+def test_what_a_test_puts_in_place_of_a_method_stays() -> None:
+    q, _ = queue(is_quick=False)
+    fresh = Queue()
+    fresh.ack = lambda lease: Outcome.STALE  # type: ignore[method-assign]
+    fresh.enqueue(b"x")
+    lease = fresh.deliver()
+    assert lease is not None
+    assert fresh.ack(lease) is Outcome.STALE
+    fresh.close()
+    assert "ack" in vars(fresh)
+    q.close()
+
+
+@pytest.mark.parametrize("change", [copy.copy, copy.deepcopy, pickle.dumps])
+def test_a_queue_cannot_be_copied(change: Any) -> None:
+    with pytest.raises(TypeError, match="cannot be copied or pickled"):
+        change(Queue())
+
+
+@pytest.mark.parametrize("call", ["enqueue_many", "ack_many", "cancel"])
+def test_no_call_reads_without_an_end(call: str) -> None:
+    q, _ = queue(is_quick=True)
+    q.enqueue(b"x")
+    endless = itertools.repeat(q.deliver() if call == "ack_many" else 1)
+    with pytest.raises(ArgumentError, match="at most 100,000"):
+        getattr(q, call)(endless)
+
+
+def test_many_priorities_of_cancelled_jobs_cost_no_more_than_one() -> None:
+    q, _ = queue(is_quick=True)
+    q.enqueue(b"stays", 10)
+    for number in range(2_000):
+        q.cancel(q.enqueue(b"goes", -number - 1))
+    shelf = q._open().edge.store.shelf(q.name)
+    assert len(shelf.lanes.fresh) < 500

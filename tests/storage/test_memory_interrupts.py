@@ -116,3 +116,49 @@ def test_an_interrupt_at_any_line_of_a_call_leaves_the_store_in_agreement(name: 
     else:
         raise AssertionError("the call never ended")
     assert line_number > 5
+
+
+def strike_in_mend(strikes: Iterator[int]) -> Callable[[FrameType, str, Any], Any]:
+    """A tracer that raises KeyboardInterrupt in the midst of a change, then at these lines of the mending."""
+    seen, at = 0, next(strikes)
+
+    def trace(frame: FrameType, event: str, _: Any) -> Any:
+        nonlocal seen, at
+        name = frame.f_code.co_filename
+        if "/ulak/storage/" not in name:
+            return None
+        is_change = name.endswith("acts.py") and at == 0
+        if event == "line" and (is_change or name.endswith(("mend.py", "shelf.py"))):
+            seen += 1
+            if is_change or (at > 0 and seen == at):
+                seen, at = 0, next(strikes, -1)
+                raise KeyboardInterrupt
+        return trace
+
+    return trace
+
+
+@pytest.mark.parametrize("lines", [(5,), (40,), (5, 12), (60, 30, 90)])
+def test_an_interrupt_of_the_mending_is_mended_too(lines: tuple[int, ...]) -> None:
+    clock = ManualClock()
+    q = fill(clock)
+    held = q.deliver_many(2)
+    previous = sys.gettrace()
+    sys.settrace(strike_in_mend(iter((0, *lines))))
+    try:
+        q.cancel(Filter(states=["ready", "scheduled"]))
+    except KeyboardInterrupt:
+        pass
+    finally:
+        sys.settrace(previous)
+    counts = q.counts()
+    assert counts.leased == len(held)
+    assert (
+        len(q.jobs(limit=1000))
+        == counts.open + counts.acked + counts.dead + counts.cancelled + counts.expired
+    )
+    assert all(q.ack_many(held))
+    clock.advance(3600)
+    while leases := q.deliver_many(100):
+        q.ack_many(leases)
+    assert q.counts().open == 0

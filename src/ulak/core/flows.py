@@ -56,14 +56,14 @@ class NewSignal(msgspec.Struct, frozen=True):
     """Ask for a signal that this flow's driver can sleep on."""
 
 
-class Sleep(msgspec.Struct, frozen=True, gc=False):
+class Sleep(msgspec.Struct, frozen=True):
     """Ask to sleep until the signal is set or `timeout_s` have passed (None: no limit)."""
 
     signal: Signal
     timeout_s: float | None
 
 
-class Do(msgspec.Struct, frozen=True, gc=False):
+class Do(msgspec.Struct, frozen=True):
     """Ask to call a function that is not ours.
 
     A thread's driver calls it, an event loop's awaits what it returns. It must not raise.

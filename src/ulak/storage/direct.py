@@ -21,13 +21,12 @@ import msgspec
 from ulak.codec import PAYLOAD_BYTES_MAX
 from ulak.core.job import PRIORITY_MAX, PRIORITY_MIN, Grant, Lease, Outcome, Spec, State
 from ulak.core.store import BATCH_MAX, Until
+from ulak.durations import SECONDS_MAX
 from ulak.storage.row import Row
 from ulak.storage.shelf import Shelf
 
 if TYPE_CHECKING:
     from ulak.storage.memory import MemoryStore
-
-TIMEOUT_MAX_S = 1e9
 
 _READY, _LEASED, _SUCCEEDED = State.READY, State.LEASED, State.SUCCEEDED
 _OK = Outcome.OK
@@ -126,15 +125,12 @@ def deliver_way(
     gate, mend = store.gate, store.mend
     interval, calendar = store.clock.interval, store.clock.calendar
     lease_s, leases = grant.lease_s, shelf.pin(grant.lease_s)
+    # The default; small ints are one object each, and `is` is the cheapest question.
     zero = 0
 
     def deliver(timeout: Any = 0) -> Any:  # noqa: ANN401 - as Queue.deliver
         lease = None
-        if (
-            timeout is zero
-            or timeout is None
-            or (type(timeout) in _NUMBERS and 0 <= timeout <= TIMEOUT_MAX_S)
-        ):
+        if timeout is zero or timeout is None or (type(timeout) in _NUMBERS and 0 <= timeout <= SECONDS_MAX):
             while True:
                 try:
                     del gate.open
@@ -206,12 +202,12 @@ def ack_way(
             ):
                 row.ended_at = calendar()
                 row.state = _SUCCEEDED
-                del leases[row.id]
+                leases.pop(row.id, None)
                 shelf.left += 1
                 succeeded.append(row)
                 if len(succeeded) > shelf.succeeded_max:
                     old = succeeded[0]
-                    if old.state is _SUCCEEDED:
+                    if old.state is _SUCCEEDED and len(succeeded) == shelf.succeeded_max + 1:
                         del jobs.rows[old.id]
                         old.state = None
                         shelf.pruned += 1
@@ -247,16 +243,16 @@ def enqueue_many_way(
 
     plain: the rows of these jobs, without their ids; None if one of them has options.
     """
-    gate, jobs, calendar, mend = store.gate, store.jobs, store.clock.calendar, store.mend
+    gate, registry, calendar, mend = store.gate, store.jobs, store.clock.calendar, store.mend
     room, ready = shelf.lines[Until.ROOM], shelf.lines[Until.READY]
     room_waiting, ready_waiting = room.waiting, ready.waiting
 
-    def enqueue_many(given: Any, *, timeout: Any = None) -> Any:  # noqa: ANN401 - as Queue.enqueue_many
-        if type(given) is not list or timeout is not None or local.finished or view.closed:
-            return otherwise(given, timeout=timeout)
-        rows = plain(given, calendar())
+    def enqueue_many(jobs: Any, *, timeout: Any = None) -> Any:  # noqa: ANN401 - as Queue.enqueue_many
+        if type(jobs) is not list or timeout is not None or local.finished or view.closed:
+            return otherwise(jobs, timeout=timeout)
+        rows = plain(jobs, calendar())
         if not rows:
-            return otherwise(given, timeout=timeout)
+            return otherwise(jobs, timeout=timeout)
         count, first = len(rows), 0
         while True:
             try:
@@ -267,9 +263,9 @@ def enqueue_many_way(
         try:
             capacity = shelf.capacity
             if capacity is None or (shelf.entered - shelf.left + count <= capacity and not room_waiting):
-                lanes, stored, first = shelf.lanes, jobs.rows, jobs.last_id + 1
+                lanes, stored, first = shelf.lanes, registry.rows, registry.last_id + 1
                 fresh, job_id = lanes.fresh, first
-                jobs.last_id += count
+                registry.last_id += count
                 for row in rows:
                     row.id = job_id
                     stored[job_id] = row
@@ -287,7 +283,7 @@ def enqueue_many_way(
         finally:
             gate.open = None
         if not first:
-            return otherwise(given, timeout=timeout)
+            return otherwise(jobs, timeout=timeout)
         if ready_waiting and not ready.roused:
             ready.ring(count)
         return list(range(first, first + count))
@@ -355,6 +351,7 @@ def _put_back(shelf: Shelf, leases: dict[int, Lease], taken: list[Lease]) -> Non
         row.state = _READY
         row.delivery -= 1
         row.grant = None
+        row.claimed_at = 0.0
         del leases[row.id]
         shelf.lanes.lane(row.priority).appendleft(row)
 
@@ -364,16 +361,16 @@ def ack_many_way(
 ) -> Callable[[Any], Any]:
     """`Queue.ack_many` for one handle."""
     gate, calendar, mend = store.gate, store.clock.calendar, store.mend
-    leases, succeeded = shelf.pin(grant.lease_s), shelf.ended[_SUCCEEDED]
+    current, succeeded = shelf.pin(grant.lease_s), shelf.ended[_SUCCEEDED]
     room, drained = shelf.lines[Until.ROOM], shelf.lines[Until.DRAINED]
     room_waiting, drained_waiting = room.waiting, drained.waiting
 
-    def ack_many(given: Any) -> Any:  # noqa: ANN401 - as Queue.ack_many
-        if type(given) is not list:
-            return otherwise(given)
-        for lease in given:
+    def ack_many(leases: Any) -> Any:  # noqa: ANN401 - as Queue.ack_many
+        if type(leases) is not list:
+            return otherwise(leases)
+        for lease in leases:
             if type(lease) is not Lease or lease.grant is not grant:
-                return otherwise(given)
+                return otherwise(leases)
         outcomes: list[Any] = []
         while True:
             try:
@@ -382,8 +379,8 @@ def ack_many_way(
             except AttributeError:
                 sleep(0)
         try:
-            rows: list[Any] = [lease.work for lease in given]
-            for lease, row in zip(given, rows, strict=True):
+            rows: list[Any] = [lease.work for lease in leases]
+            for lease, row in zip(leases, rows, strict=True):
                 if row.delivery != lease.delivery or row.more is not None or row.grant is not grant:
                     break
             else:
@@ -394,7 +391,7 @@ def ack_many_way(
                         continue
                     row.ended_at = now_at
                     row.state = _SUCCEEDED
-                    del leases[row.id]
+                    current.pop(row.id, None)
                     shelf.left += 1
                     succeeded.append(row)
                     outcomes.append(_OK)
@@ -406,13 +403,13 @@ def ack_many_way(
         finally:
             gate.open = None
         if not outcomes:
-            return otherwise(given)
+            return otherwise(leases)
         acked = outcomes.count(_OK)
         if acked < len(outcomes):
-            # What had ended before says so by itself, whenever it is asked.
+            # What has no row here any more, or is twice in the batch, is asked for by its id.
             outcomes = [
                 otherwise([lease])[0] if outcome is None else outcome
-                for lease, outcome in zip(given, outcomes, strict=True)
+                for lease, outcome in zip(leases, outcomes, strict=True)
             ]
         if room_waiting and not room.roused:
             room.ring(acked)

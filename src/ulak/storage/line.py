@@ -124,10 +124,10 @@ class ThreadSignal:
 
     def set(self) -> None:
         """Wake the thread."""
-        if not self._is_set:
-            self._is_set = True
-            with contextlib.suppress(RuntimeError):  # another thread has set it at the same time
-                self._parked.release()
+        self._is_set = True
+        # Also if it is set already: whoever set it may have been interrupted here.
+        with contextlib.suppress(RuntimeError):
+            self._parked.release()
 
     def clear(self) -> None:
         """Forget an earlier wake-up."""

@@ -1,4 +1,4 @@
-"""The store that lives inside one process: every promise but durability, under one lock."""
+"""The store that lives inside one process: every promise but durability, behind one gate."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ from ulak.errors import ArgumentError, UlakError
 from ulak.storage.acts import act_on
 from ulak.storage.gate import Gate, wait_outside
 from ulak.storage.line import WaitLine
-from ulak.storage.mend import rebuild
+from ulak.storage.mend import rebuild, salvage
 from ulak.storage.row import More, Registry, Row
 from ulak.storage.shelf import Shelf
 
@@ -82,6 +82,7 @@ def exclusive(
                 wait_outside(tries)
                 tries += 1
         try:
+            self.mend_rest()
             return operation(self, *args, **kwargs)
         except UlakError:
             raise
@@ -110,6 +111,7 @@ class MemoryStore:
         self._shelves: dict[str, Shelf] = {}
         self._last_ticks: dict[str, float] = {}
         self._workers: dict[str, WorkerInfo] = {}
+        self._salvaged: dict[int, Lease] | None = None
         self.uid = f"memory-{os.urandom(8).hex()}"
         self.epoch = int(clock.calendar() * 1_000_000)
 
@@ -218,7 +220,8 @@ class MemoryStore:
     ) -> None:
         shelf.expire(now_at)
         shelf.promote(now_at)
-        lease_end = self.clock.interval() + grant.lease_s
+        now = self.clock.interval()
+        lease_end = now + grant.lease_s
         while len(leases) < limit and (row := shelf.next_row(tasks)) is not None:
             attempt = row.attempt + 1
             assert attempt <= row.spec.max_attempts
@@ -235,7 +238,7 @@ class MemoryStore:
             shelf.take(row, lease)
             leases.append(lease)
         shelf.spare_rings()
-        shelf.set_alarm()
+        shelf.set_alarm(now)
 
     def _current(self, lease: Lease) -> Row | None:
         """The row, if this lease on it is current."""
@@ -466,9 +469,28 @@ class MemoryStore:
         return self._shelf(queue)
 
     def mend(self) -> None:
-        """Make every queue agree with its jobs again, after an exception struck in the midst of a change."""
-        for shelf in self._shelves.values():
-            rebuild(shelf, [row for row in self.jobs.rows.values() if row.spec.queue == shelf.name])
+        """Make every queue agree with its jobs again, after an exception struck in the midst of a change.
+
+        Struck again meanwhile, it begins anew, or at the latest the next operation does.
+        """
+        while True:
+            try:
+                self._salvaged = self._salvaged or salvage(self._shelves.values())
+                rows: dict[str, list[Row]] = {name: [] for name in self._shelves}
+                for row in self.jobs.rows.values():
+                    rows[row.spec.queue].append(row)
+                for name, shelf in self._shelves.items():
+                    rebuild(shelf, rows[name], self._salvaged)
+                self._salvaged = None
+            except BaseException:  # noqa: BLE001 - the exception that led here is on its way already
+                _log.warning("interrupted while mending after an interrupt; mending again")
+            else:
+                return
+
+    def mend_rest(self) -> None:
+        """Mend what an interrupted mending has left."""
+        if self._salvaged is not None:
+            self.mend()
 
     @exclusive
     def _changes(self) -> tuple[list[tuple[WaitLine, int]], list[tuple[str, int]]]:

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
+
 from ulak.core.job import ENDED, OPEN, Lease, State
 from ulak.storage.row import Row
 from ulak.storage.shelf import Shelf
 
 
-def rebuild(shelf: Shelf, rows: list[Row]) -> None:
+def salvage(shelves: Iterable[Shelf]) -> dict[int, Lease]:
+    """All leases, by job: what the rows alone do not tell."""
+    return {lease.id: lease for shelf in shelves for lease in shelf.all_leases()}
+
+
+def rebuild(shelf: Shelf, rows: list[Row], leases: Mapping[int, Lease]) -> None:
     """Make all orders and numbers anew from the rows themselves, which are given by id.
 
-    At most the change that was interrupted is counted wrongly.
+    At most the change that was interrupted is counted wrongly. May be done again, with the same leases.
     """
-    leases = {lease.id: lease for lease in shelf.all_leases()}
     shelf.clear()
     leased: list[tuple[Row, Lease]] = []
     # Ended rows in the order in which they ended, as they are kept.

@@ -150,9 +150,11 @@ class Lanes:
     def discard(self, ready: int) -> None:
         """A ready row went another way than by its head; `ready` rows are left."""
         self._stale += 1
-        if self._stale > _STALE_MAX and self._stale > ready:
+        # Lanes count too, so that going through them all is paid by as many who left.
+        if self._stale > _STALE_MAX and self._stale > ready + len(self.fresh) // 2:
             self._stale = 0
-            for priority, lane in self.fresh.items():
-                self.fresh[priority] = deque(row for row in lane if row.state is State.READY)
+            live = {p: deque(x for x in lane if x.state is State.READY) for p, lane in self.fresh.items()}
+            self.fresh = {priority: lane for priority, lane in live.items() if lane}
+            self._listed = sorted(self.fresh)
             # What came back is counted apart by nobody, and is seldom much.
             self.between.discard()

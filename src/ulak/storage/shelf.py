@@ -352,6 +352,7 @@ class Shelf:
                 self.ring(Until.READY)
             case State.SCHEDULED:
                 self._due.push(row.run_at, row)
+                self.alarm_at = min(self.alarm_at, row.run_at)
                 head = self._due.head()
                 if head is not None and head[1] is row:
                     self.ring(Until.DUE)
@@ -368,7 +369,9 @@ class Shelf:
         if more is not None and more.expires_at is not None and not more.watched:
             more.watched = True
             self._expiring.push(more.expires_at, row)
-        self.set_alarm()
+            self.alarm_at = min(self.alarm_at, more.expires_at)
+        if self._is_unusual:
+            self.alarm = _AT_ONCE
 
     # Leases
 
@@ -437,12 +440,22 @@ class Shelf:
 
     # Time
 
-    def set_alarm(self) -> None:
-        """Say from when on a taker must look closer."""
+    @property
+    def _is_unusual(self) -> bool:
+        return bool(self._settings.paused or self.held or self.lanes.between)
+
+    def set_alarm(self, now: float = _NEVER) -> None:
+        """Say from when on a taker must look closer.
+
+        now: interval time. An alarm ahead of it stays as it is, since finding the first end of a lease goes
+        through all that ended before it.
+        """
         heads = (self._expiring.head(), self._due.head())
         self.alarm_at = min((head[0] for head in heads if head is not None), default=_NEVER)
-        unusual = self._settings.paused or self.held or self.lanes.between
-        self.alarm = _AT_ONCE if unusual else self._first_end()
+        if self._is_unusual:
+            self.alarm = _AT_ONCE
+        elif self.alarm <= now:
+            self.alarm = self._first_end()
 
     def promote(self, now_at: float) -> int:
         """Make every scheduled job that is due ready, at its own place; how many."""
@@ -550,11 +563,3 @@ def _place(row: Row) -> tuple[int, int]:
 
 def _job_id(lease: Lease) -> int:
     return lease.id
-
-
-def _lease_end(lease: Lease) -> float:
-    return lease.lease_end
-
-
-def _end(row: Row) -> tuple[float, int]:
-    return row.ended_at or 0.0, row.id

@@ -57,11 +57,11 @@ class Handler:
 
     def run(self, lease: Lease, context: Context) -> Ending:
         """Call a `def` handler in this thread."""
-        set_current(context)
         try:
             payload = lease.payload
         except PayloadError as error:
             return Dead(cause=Cause.UNDECODABLE, error=capture(error))
+        set_current(context)
         try:
             result = self._call(payload) if self._context_name is None else self._invoke(payload, context)
             return DONE if result is None or not inspect.isawaitable(result) else _not_awaited(result)
@@ -73,11 +73,11 @@ class Handler:
 
     async def arun(self, lease: Lease, context: Context) -> Ending:
         """Await an `async def` handler in this task."""
-        set_current(context)
         try:
             payload = lease.payload
         except PayloadError as error:
             return Dead(cause=Cause.UNDECODABLE, error=capture(error))
+        set_current(context)
         try:
             await self._invoke(payload, context)
         except BaseException as error:  # noqa: BLE001 - as above

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import itertools
 import logging
 import threading
 from collections.abc import Callable
@@ -19,8 +18,11 @@ from ulak.worker.runtime import Crew, Left, Seat
 
 _log = logging.getLogger("ulak")
 
-BURST_MAX = 64
-"""How many jobs a task runs before it lets the others of its event loop run."""
+BURST_MAX = 256
+"""How many jobs a worker runs by the short way before it looks around: at the log's level, say."""
+
+SHARE_MAX = 64
+"""How many of them a task runs before it lets the others of its event loop run."""
 
 
 class ThreadHands:
@@ -58,7 +60,10 @@ class ThreadHands:
         crew, run = self._crew, self._handler.run
         if (quick := crew.quick) is None or not crew.finish_quickly(left):
             return left
-        while (taken := crew.take_quickly(seat, begin)) is not None:
+        for _ in range(BURST_MAX):
+            taken = crew.take_quickly(seat, begin)
+            if taken is None:
+                break
             lease, context = taken
             if not isinstance(context, Context):
                 return [(lease, context)]
@@ -157,9 +162,9 @@ class LoopHands:
         crew, arun = self._crew, self._handler.arun
         if (quick := crew.quick) is None or not crew.finish_quickly(left):
             return left
-        for number in itertools.count(1):
+        for number in range(1, BURST_MAX + 1):
             # Handlers that never wait must not keep the loop from everybody else.
-            if number % BURST_MAX == 0:
+            if number % SHARE_MAX == 0:
                 await asyncio.sleep(0)
             taken = crew.take_quickly(seat, begin)
             if taken is None:
@@ -196,8 +201,8 @@ def _run_through(loop: asyncio.AbstractEventLoop, task: asyncio.Task[None]) -> N
     while not task.done():
         try:
             loop.run_until_complete(task)
-        except (SystemExit, KeyboardInterrupt):
-            _log.warning("a task on a pool's event loop asked the program to exit; the loop goes on")
+        except BaseException as error:  # noqa: BLE001 - whatever struck this thread, others run on its loop
+            _log.warning("a pool's event loop was struck by %s, and goes on", type(error).__name__)
 
 
 AnyHands = ThreadHands | LoopHands

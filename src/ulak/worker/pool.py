@@ -97,7 +97,14 @@ class BasePool:
             hands.start(seat)
         keeper = Keeper(self._crew, lambda: replace_lost(self._crew, hands))
         name = f"ulak-{self._crew.queue}-keeper"
-        threading.Thread(target=run, args=(self._edge, keeper.keep()), name=name, daemon=True).start()
+        threading.Thread(target=self._keep, args=(keeper,), name=name, daemon=True).start()
+
+    def _keep(self, keeper: Keeper) -> None:
+        while not self._crew.stopped:
+            try:
+                run(self._edge, keeper.keep())
+            except BaseException:  # noqa: BLE001 - whatever struck this thread, nobody else renews the leases
+                _log.exception("the keeper of queue %s was struck, and goes on", self._crew.queue)
 
     def _store_policy(self) -> Flow[None]:
         """Store the backoff as the queue's, if it has none."""

@@ -179,7 +179,8 @@ class Crew:
                 elif not taking or (yield from self.is_over()):
                     return
                 elif not (yield from self._stand(standing, signal)):
-                    yield from flows.sleep(signal, None)
+                    # A wake-up may be lost to an exception that strikes whoever gives it.
+                    yield from flows.sleep(signal, LOOK_AGAIN_S)
         finally:
             _leave(standing, signal)
 

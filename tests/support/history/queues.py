@@ -61,12 +61,13 @@ def _shared_keys(story: Story) -> Iterator[Problem]:
             call, put = job.put
             holders[call.asked.queue, put.unique_key].append((call, job))
     for (_, key), held in holders.items():
-        open_until, open_job = -math.inf, 0
+        open_from, open_until, open_job = math.inf, -math.inf, 0
         for call, job in sorted(held, key=lambda entry: entry[0].t0):
-            if call.t1 < open_until:
+            # Only what was open before the call began was in its way for sure: it may have waited for room.
+            if open_from <= call.t0 and call.t1 < open_until:
                 yield Problem("unique", job.id, f"key {key!r} was taken by open job {open_job}")
             if call.t1 < math.inf and job.soonest_end() > open_until:
-                open_until, open_job = job.soonest_end(), job.id
+                open_from, open_until, open_job = call.t1, job.soonest_end(), job.id
 
 
 def _puts_of(job: Job, story: Story) -> list[tuple[str, Put]]:
