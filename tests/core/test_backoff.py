@@ -69,6 +69,14 @@ def test_r1_the_smallest_floats_stay_within_the_bounds(base: float, cap: float, 
     assert 0 < policy.delay_s(attempt, 1.0) <= cap
 
 
+@pytest.mark.parametrize(
+    ("attempt", "widest"), [(1_022, 2.0**-53), (1_023, 2.0**-52), (1_024, 2.0**-51), (5_000, 2.0**-51)]
+)
+def test_r1_doubling_goes_on_to_the_largest_power_that_a_float_holds(attempt: int, widest: float) -> None:
+    # The one base that is still far below its cap by then.
+    assert Backoff(base=SMALLEST, cap=CENTURY_S).delay_s(attempt, 1.0) == widest
+
+
 @st.composite
 def policies(draw: st.DrawFn) -> Backoff:
     base, cap = sorted(draw(st.tuples(*[st.floats(SMALLEST, CENTURY_S)] * 2)))

@@ -57,6 +57,12 @@ def test_the_least_of_optional_limits(limits_s: tuple[float | None, ...], shorte
     assert flows.least(*limits_s) == shortest_s
 
 
+@pytest.mark.parametrize(("answers", "first"), [([], None), ([5], 5), ([5, 6], 5), ([0, 6], 0)])
+def test_the_first_of_what_a_flow_answers_if_there_is_any(answers: list[int], first: int | None) -> None:
+    answer = Stage().play(flows.first(flows.ask(Store.get, [1])), [(call("get", [1]), answers)])
+    assert (answer, type(answer)) == (first, type(first))
+
+
 # Deliver
 
 ENDED = call("ended", [QUEUE], 100)

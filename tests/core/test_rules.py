@@ -64,8 +64,9 @@ MACHINE: dict[str, dict[str, str]] = {
 @pytest.mark.parametrize("state", State)
 def test_each_event_leads_where_the_machine_says_or_cannot_happen(state: State, event: Event) -> None:
     table = rules.TABLE[event]
-    leads_to = (table[state] or "gone") if state in table else "nowhere"
-    assert leads_to == MACHINE[state.value].get(event.value, "nowhere")
+    leads_to = table.get(state, "nowhere")
+    expected = MACHINE[state.value].get(event.value, "nowhere")
+    assert leads_to == (None if expected == "gone" else expected)
 
 
 def test_the_machine_knows_all_states_and_events() -> None:
@@ -206,7 +207,7 @@ def test_only_a_leased_job_can_be_landed(state: State) -> None:
 
 def test_a_failed_last_attempt_cannot_come_back() -> None:
     job = leased_job(attempt=5, max_attempts=5)
-    with pytest.raises(AssertionError, match="the last failed attempt is Dead"):
+    with pytest.raises(AssertionError, match=r"^the last failed attempt is Dead$"):
         rules.land(job, Retry(), now_at=NOW_AT)
 
 
@@ -350,6 +351,12 @@ def test_a_hand_back_is_a_release_without_delay_unless_said_otherwise() -> None:
         delay_s=0.0, cause=Cause.RELEASE, refund=True, crashed=False, error=None
     )
     assert rules.give_back(Cause.SNOOZE, delay_s=3.0) == Retry(delay_s=3.0, cause=Cause.SNOOZE, refund=True)
+
+
+def test_a_hand_back_tells_why_where_somebody_said_so() -> None:
+    assert rules.give_back(Cause.SHUTDOWN, error=ERROR) == Retry(
+        delay_s=0.0, cause=Cause.SHUTDOWN, refund=True, error=ERROR
+    )
 
 
 @pytest.mark.parametrize(
