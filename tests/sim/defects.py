@@ -413,5 +413,5 @@ DEFECTS: dict[str, Defect] = {
     "dead workers are not replaced": Defect("no rest", 40, rule=empty_seats),
     "idle workers are not woken": Defect("jobs are ready", 5, rule=_deaf(Until.READY), profile="calm"),
     "blocked producers are not woken": Defect("there is room", 10, rule=_deaf(Until.ROOM), profile="calm"),
-    "an unused wake-up is not passed on": Defect("there is room", 120, rule=wakeup_kept, profile="calm"),
+    "an unused wake-up is not passed on": Defect("there is room", 200, rule=wakeup_kept, profile="calm"),
 }

@@ -49,7 +49,7 @@ class WaitLine:
 
     def join(self, signal: Signal) -> None:
         """Stand at the end of the line."""
-        if isinstance(signal, ThreadSignal):
+        if isinstance(signal, ThreadSignal | LoopSignal):
             signal.lines = (*signal.lines, self)
         with self._lock:
             self.waiting[signal] = None
@@ -60,7 +60,7 @@ class WaitLine:
         with self._lock:
             self.waiting.pop(signal, None)
             self.roused = False
-        if isinstance(signal, ThreadSignal):
+        if isinstance(signal, ThreadSignal | LoopSignal):
             signal.lines = tuple(line for line in signal.lines if line is not self)
         if self._until is Until.ROOM or (self._until is Until.READY and signal.is_set()):
             self.ring(1)
@@ -77,9 +77,14 @@ class WaitLine:
             self.roused = self._is_awake()
 
     def _is_awake(self) -> bool:
-        signals = islice(self.waiting, 1 if self._until is Until.ROOM else None)
-        # Whoever waits on an event loop may be gone with it, and would never look.
-        return all(isinstance(signal, ThreadSignal) and signal.is_set() for signal in signals)
+        if self._until is Until.ROOM:
+            # Whoever is first and waits on an event loop may be gone with it, and never let others pass.
+            return all(
+                isinstance(signal, ThreadSignal) and signal.is_set() for signal in islice(self.waiting, 1)
+            )
+        return all(
+            isinstance(signal, ThreadSignal | LoopSignal) and signal.is_set() for signal in self.waiting
+        )
 
     def look_again(self) -> None:
         """One of those who were woken is about to look, and may sleep again."""
@@ -152,9 +157,10 @@ class ThreadSignal:
 class LoopSignal:
     """A signal for one task of a running event loop; may be set from any thread."""
 
-    __slots__ = ("_event", "_loop", "_set")
+    __slots__ = ("_event", "_loop", "_set", "lines")
 
     def __init__(self) -> None:
+        self.lines: tuple[WaitLine, ...] = ()
         self._loop = asyncio.get_running_loop()
         self._event = asyncio.Event()
         self._set = False
@@ -178,6 +184,8 @@ class LoopSignal:
         """Forget an earlier wake-up."""
         self._set = False
         self._event.clear()
+        for line in self.lines:
+            line.look_again()
 
     def is_set(self) -> bool:
         """Whether a wake-up was not cleared yet."""

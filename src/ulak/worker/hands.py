@@ -58,11 +58,16 @@ class ThreadHands:
     def burst(self, seat: Seat, left: list[Left], begin: Callable[[], None]) -> list[Left]:
         """Run jobs in this thread, one after the other."""
         crew, run = self._crew, self._handler.run
-        if (quick := crew.quick) is None or not crew.finish_quickly(left):
+        seat.has_more = False
+        if (quick := crew.quick) is None or crew.is_logging:
+            return left
+        seat.has_more = True
+        if not crew.finish_quickly(left):
             return left
         for _ in range(BURST_MAX):
             taken = crew.take_quickly(seat, begin)
             if taken is None:
+                seat.has_more = False
                 break
             lease, context = taken
             if not isinstance(context, Context):
@@ -160,7 +165,11 @@ class LoopHands:
     async def burst(self, seat: Seat, left: list[Left], begin: Callable[[], None]) -> list[Left]:
         """Run jobs in this task, one after the other."""
         crew, arun = self._crew, self._handler.arun
-        if (quick := crew.quick) is None or not crew.finish_quickly(left):
+        seat.has_more = False
+        if (quick := crew.quick) is None or crew.is_logging:
+            return left
+        seat.has_more = True
+        if not crew.finish_quickly(left):
             return left
         for number in range(1, BURST_MAX + 1):
             # Handlers that never wait must not keep the loop from everybody else.
@@ -168,6 +177,7 @@ class LoopHands:
                 await asyncio.sleep(0)
             taken = crew.take_quickly(seat, begin)
             if taken is None:
+                seat.has_more = False
                 break
             lease, context = taken
             if not isinstance(context, Context):

@@ -73,6 +73,8 @@ class Seat:
         self.running: tuple[Lease, Context] | None = None
         self.left = False
         self.asked_to_end = False
+        # The last burst did not end for want of a job.
+        self.has_more = False
 
 
 Left: TypeAlias = tuple[Lease, Ending]
@@ -156,9 +158,13 @@ class Crew:
                 signal.clear()
                 if self.taking and not seat.asked_to_end:
                     left = yield Do(partial(hands.burst, seat, left, partial(_leave, standing, signal)))
+                    if seat.has_more and not left:
+                        continue
                 settlements = yield from self._settlements(left)
                 taking = self.taking and not seat.asked_to_end
-                turned = yield from self._turn(seat, settlements, limit=int(taking))
+                # Where the short way goes, the next job is taken by it if it can be.
+                goes_on = taking and seat.has_more
+                turned = yield from self._turn(seat, settlements, limit=int(taking and not goes_on))
                 if turned is None:
                     left = list(settlements)
                     if self.stopped:
@@ -176,6 +182,8 @@ class Crew:
                 if leases:
                     _leave(standing, signal)
                     left = [(leases[0], (yield from self._run(seat, leases[0], hands)))]
+                elif goes_on:
+                    continue
                 elif not taking or (yield from self.is_over()):
                     return
                 elif not (yield from self._stand(standing, signal)):
@@ -239,10 +247,14 @@ class Crew:
         ending: Ending = yield Do(lambda: hands.handle(seat, lease, context))
         return ending
 
+    @property
+    def is_logging(self) -> bool:
+        """Whether each delivery is logged, which the short way does not do."""
+        return _log.isEnabledFor(logging.DEBUG)
+
     def finish_quickly(self, left: list[Left]) -> bool:
-        """Settle what is left by the short way; False if that does not go, or each delivery is logged."""
-        if self.quick is None or _log.isEnabledFor(logging.DEBUG):
-            return False
+        """Settle what is left by the store's short way; False if that does not go."""
+        assert self.quick is not None
         return all(ending is DONE and self.quick.finish(lease) is not None for lease, ending in left)
 
     def take_quickly(self, seat: Seat, begin: Callable[[], None]) -> tuple[Lease, Context | Verdict] | None:
