@@ -23,10 +23,10 @@ class Limit:
 
 # Each is below what is reached by more than the noise, and above a third of it, so that the control fails.
 LIMITS = {
-    "W1": Limit("heap", 0.014, 100_000),
-    "W2": Limit("heap", 0.035, 100_000),
-    "W4": Limit("heap", 0.055, 200_000),
-    "W5-1": Limit("pool", 0.020, 100_000),
+    "W1": Limit("heap", 0.5, 100_000),
+    "W2": Limit("heap", 0.7, 100_000),
+    "W4": Limit("heap", 0.55, 200_000),
+    "W5-1": Limit("pool", 0.4, 100_000),
 }
 
 

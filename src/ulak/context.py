@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextvars import ContextVar
 from datetime import timedelta
 
@@ -145,6 +145,5 @@ def handling(queue: str, store: str) -> Handling:
     return Handling.THIS_QUEUE if (lease.queue, lease.store) == (queue, store) else Handling.OTHER_QUEUE
 
 
-def set_current(context: Context | None) -> None:
-    """Make `context` the current job of this thread or task."""
-    _current.set(context)
+set_current: Callable[[Context | None], object] = _current.set
+"""Make a context the current job of this thread or task."""

@@ -73,6 +73,8 @@ class Seat:
         self.running: tuple[Lease, Context] | None = None
         self.left = False
         self.asked_to_end = False
+        # Where its worker stands in line, while it is idle.
+        self.standing: list[Line] = []
         # The last burst did not end for want of a job.
         self.has_more = False
 
@@ -151,7 +153,7 @@ class Crew:
     def work(self, seat: Seat, hands: Hands) -> Flow[None]:
         """Take jobs and run them, one at a time, until the pool stops or nothing can come any more."""
         signal = yield from flows.new_signal()
-        standing: list[Line] = []
+        standing = seat.standing
         left: list[Left] = []
         try:
             while True:
@@ -263,14 +265,14 @@ class Crew:
         if not self.taking or seat.asked_to_end or (lease := self.quick.take(0)) is None:
             seat.running = None
             return None
-        begin()
+        if seat.standing:
+            begin()
         if lease.work.spec.task is not None:
             return lease, Hold()
         if self.stopped:
             return lease, rules.give_back(Cause.SHUTDOWN)
-        context = Context(lease)
-        seat.running = lease, context
-        return lease, context
+        seat.running = taken = lease, Context(lease)
+        return taken
 
     def _note(self, settlements: list[Settlement], settled: list[Settled]) -> None:
         for (lease, verdict), answer in zip(settlements, settled, strict=True):
