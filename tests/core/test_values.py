@@ -15,7 +15,7 @@ from rich.pretty import pretty_repr
 from tests.core.make import lease
 from ulak.core import flows, job, rules, store
 from ulak.core.backoff import Backoff
-from ulak.core.flows import Call, Do, Handling, Sleep
+from ulak.core.flows import Call, Handling
 from ulak.core.job import (
     Attempt,
     Cancelled,
@@ -64,7 +64,6 @@ MANY: set[type[msgspec.Struct]] = {
     Cancelled,
     Counts,
     Dead,
-    Do,
     Done,
     Draft,
     Failure,
@@ -72,7 +71,6 @@ MANY: set[type[msgspec.Struct]] = {
     Hold,
     Lease,
     Retry,
-    Sleep,
     Spec,
     Totals,
     Work,
