@@ -6,6 +6,7 @@ import copy
 import inspect
 import itertools
 import pickle
+import random
 from typing import Any
 
 import pytest
@@ -107,8 +108,19 @@ class Side:
 
 
 CALLS = [
-    name for name in vars(Side) if name not in {"do", "lease", "everything"} and not name.startswith("_")
+    "put",
+    "put_many",
+    "put_special",
+    "take",
+    "end",
+    "end_many",
+    "extend",
+    "cancel",
+    "redrive",
+    "pause",
+    "wait",
 ]
+OFTEN = [*CALLS, "put", "take", "end", "end"]
 
 
 @settings(max_examples=300, deadline=None)
@@ -198,3 +210,28 @@ def test_many_priorities_of_cancelled_jobs_cost_no_more_than_one() -> None:
         q.cancel(q.enqueue(b"goes", -number - 1))
     shelf = q._open().edge.store.shelf(q.name)
     assert len(shelf.lanes.fresh) < 500
+
+
+@pytest.mark.parametrize("seed", range(24))
+def test_both_ways_go_together_through_a_long_day(seed: int) -> None:
+    draw = random.Random(seed)
+    capacity = [None, 4, 1][seed % 3]
+    quick, general = Side(is_quick=True, capacity=capacity), Side(is_quick=False, capacity=capacity)
+    for _ in range(150):
+        name, number = draw.choice(OFTEN), draw.randrange(12)
+        assert quick.do(name, number) == general.do(name, number), name
+        assert quick.everything() == general.everything(), name
+
+
+@pytest.mark.parametrize("is_quick", [True, False])
+def test_a_full_queue_is_full(is_quick: bool) -> None:
+    q, clock = queue(is_quick=is_quick, capacity=2)
+    q.enqueue(b"first")
+    q.enqueue(b"second")
+    late = Running(lambda: q.enqueue(b"waits"))
+    eventually(lambda: clock.sleepers == 1)
+    assert q.counts().open == 2
+    lease = q.deliver()
+    assert lease is not None
+    q.ack(lease)
+    assert late.result() == 3
