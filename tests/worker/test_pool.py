@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import logging
 import threading
 
@@ -424,3 +425,22 @@ def test_a_loop_that_ends_before_its_pool_was_shut_down_does_not_hang(queue_url)
 
     pool = Running(lambda: asyncio.run(main())).result(5.0)
     asyncio.run(pool.shutdown(grace=0))
+
+
+@pytest.mark.parametrize("turns", [0, 1])
+def test_a_loop_closed_before_its_workers_began_leaves_nothing_behind(queue_url, turns):
+    loop, q = asyncio.new_event_loop(), AsyncQueue(queue_url)
+
+    async def handler(_):
+        raise AssertionError("nothing was enqueued")
+
+    pool = q.workers(handler, count=2)
+    loop.run_until_complete(pool.start())
+    for _ in range(turns):
+        loop.stop()
+        loop.run_forever()
+    loop.close()
+    # The keeper sees that nobody works there; were it not so, the end would wait for the whole grace.
+    Running(lambda: asyncio.run(pool.shutdown(grace=WAIT_S))).result(WAIT_S / 2)
+    assert pool.size == 0
+    gc.collect()

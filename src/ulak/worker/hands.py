@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
+import inspect
 import logging
 import threading
 from collections.abc import Callable
@@ -189,16 +189,26 @@ class LoopHands:
 
     def lost(self) -> list[Seat]:
         """Seats whose task died without leaving."""
-        return [
-            seat
-            for seat in self._crew.seats
-            if not seat.left and seat.number in self._tasks and self._tasks[seat.number].done()
-        ]
+        seats = [seat for seat in self._crew.seats if not seat.left]
+        if self._loop.is_closed():
+            self._close_unbegun()
+            return seats
+        return [seat for seat in seats if seat.number in self._tasks and self._tasks[seat.number].done()]
 
     def abandon(self) -> None:
         """Cancel what still runs; what ignores that is left behind, and what it settles later is stale."""
-        with contextlib.suppress(RuntimeError):  # the loop is closed, so nothing runs there any more
+        try:
             self._loop.call_soon_threadsafe(self._cancel_all)
+        except RuntimeError:
+            # The loop is closed, so nothing runs there any more.
+            self._close_unbegun()
+
+    def _close_unbegun(self) -> None:
+        """Close what a loop that was closed under its tasks never began to run, since it never will."""
+        for task in self._tasks.values():
+            coroutine = task.get_coro()
+            if inspect.getcoroutinestate(coroutine) == inspect.CORO_CREATED:
+                coroutine.close()
 
     def _cancel_all(self) -> None:
         for task in self._tasks.values():
