@@ -6,7 +6,11 @@ clock moves; the *calendar* clock for due times, expiry and history, read anew e
 
 from __future__ import annotations
 
+import functools
+import subprocess
+import sys
 import time
+from pathlib import Path
 from typing import Protocol
 
 
@@ -44,4 +48,36 @@ class SystemClock:
         event.wait(timeout_s)
 
 
+class MachineClock(SystemClock):
+    """As the machine's processes share it: its interval clock counts from the machine's boot, in all of them.
+
+    Time in which the machine sleeps counts too, where the system can say so.
+    """
+
+    if sys.platform == "linux":
+
+        @staticmethod
+        def interval() -> float:
+            """Seconds since the boot."""
+            return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
+def pause(duration_s: float) -> None:
+    """Sleep in this thread, in real time: for a lock that another process holds."""
+    time.sleep(duration_s)
+
+
+@functools.cache
+def boot_id() -> str:
+    """What names the machine's present run, until it boots again."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+    except OSError:
+        told = subprocess.run(
+            ["/usr/sbin/sysctl", "-n", "kern.bootsessionuuid"], capture_output=True, text=True, check=False
+        )
+        return told.stdout.strip() or "unknown"
+
+
 SYSTEM = SystemClock()
+MACHINE = MachineClock()

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import logging
+import os
 import threading
 from types import TracebackType
 from typing import Self
+from urllib.parse import parse_qsl
 
-from ulak.clock import Clock
+from ulak.clock import MACHINE, SYSTEM, Clock
 from ulak.core.store import Store, Until
 from ulak.errors import ArgumentError, ConfigError
 from ulak.names import QUEUE_NAME
@@ -140,9 +142,9 @@ class Producer:
 class LocalStore:
     """One store as this process sees it, shared by all handles on the same URL."""
 
-    def __init__(self, url: str, edge: Edge) -> None:
+    def __init__(self, key: str, edge: Edge) -> None:
         self.edge = edge
-        self._url = url
+        self._key = key
         self._queues: dict[str, LocalQueue] = {}
         self._handles = 0
 
@@ -165,8 +167,8 @@ class LocalStore:
         with _registry_lock:
             self._handles -= 1
             if self._handles == 0:
-                if _registry.get(self._url) is self:
-                    del _registry[self._url]
+                if _registry.get(self._key) is self:
+                    del _registry[self._key]
                 self.edge.store.close()
 
 
@@ -181,7 +183,9 @@ def local_store(url: str, clock: Clock) -> LocalStore:
     Raises ArgumentError if the store is open with another clock.
     """
     with _registry_lock:
-        local = _registry.get(url) or LocalStore(url, Edge(MemoryStore(clock), clock))
+        clock = _clock_for(url, clock)
+        key = _key_of(url)
+        local = _registry.get(key) or LocalStore(key, Edge(_make_store(url, clock), clock))
         if local.edge.clock is not clock:
             raise ArgumentError(
                 f"{masked(url)} is open in this process with another clock; pass that one as clock=, "
@@ -189,11 +193,62 @@ def local_store(url: str, clock: Clock) -> LocalStore:
             )
         local.open_handle()
         if url != PRIVATE_URL:
-            _registry[url] = local
+            _registry[key] = local
         return local
 
 
 PRIVATE_URL = "memory://"
+_SCHEMES = ("memory", "sqlite")
+
+
+def _key_of(url: str) -> str:
+    """What two URLs of one store have in common: for a file, where it lies."""
+    if not url.startswith("sqlite:"):
+        return url
+    path, options = file_of(url)
+    return f"sqlite:{sorted(options.items())}:{os.path.realpath(path)}"
+
+
+def _clock_for(url: str, clock: Clock) -> Clock:
+    """Leases in a file are on a clock that all processes of the machine share."""
+    return MACHINE if clock is SYSTEM and url.startswith("sqlite:") else clock
+
+
+def _make_store(url: str, clock: Clock) -> Store:
+    if not url.startswith("sqlite:"):
+        return MemoryStore(clock)
+    # Only whoever asks for it pays for its import.
+    from ulak.storage.sqlite.link import Options
+    from ulak.storage.sqlite.store import SqliteStore
+
+    path, options = file_of(url)
+    return SqliteStore(path, clock, Options(**options))
+
+
+def file_of(url: str) -> tuple[str, dict[str, str]]:
+    """The path and the options in `sqlite:///path?durability=...&journal=...`. Raises ConfigError.
+
+    >>> file_of("sqlite:///jobs.db?journal=truncate")
+    ('jobs.db', {'journal': 'truncate'})
+    """
+    place, _, query = url.partition("?")
+    host, slash, path = place.removeprefix("sqlite://").partition("/")
+    if host or not slash or not path or "\0" in path or "#" in path:
+        raise ConfigError(
+            "a SQLite store's URL is 'sqlite:///jobs.db', relative to the current directory, or "
+            "'sqlite:////var/lib/app/jobs.db'"
+        )
+    options = dict(parse_qsl(query, keep_blank_values=True))
+    for name, value in options.items():
+        allowed = _FILE_OPTIONS.get(name)
+        if allowed is None:
+            raise ConfigError(f"sqlite:// has no option {name!r}; there are {', '.join(_FILE_OPTIONS)}")
+        if value not in allowed:
+            raise ConfigError(f"{name}= is one of {', '.join(allowed)}")
+    return path, options
+
+
+_FILE_OPTIONS = {"durability": ("full", "relaxed"), "journal": ("wal", "truncate")}
 
 
 def check_url(url: object) -> str:
@@ -202,11 +257,17 @@ def check_url(url: object) -> str:
         raise ConfigError(f"a store's URL is a str such as 'memory://', got {type(url).__name__}")
     scheme, separator, rest = url.partition("://")
     if not separator:
-        raise ConfigError("a store's URL starts with a scheme: 'memory://' or 'memory://name'")
-    if scheme != "memory":
         raise ConfigError(
-            f"no store for {scheme + '://'!r}; this version has 'memory://' and 'memory://name'"
+            "a store's URL starts with a scheme: 'memory://', 'memory://name', 'sqlite:///jobs.db'"
         )
+    if scheme not in _SCHEMES:
+        raise ConfigError(
+            f"no store for {scheme + '://'!r}; this version has 'memory://', 'memory://name' and "
+            f"'sqlite:///jobs.db'"
+        )
+    if scheme == "sqlite":
+        file_of(url)
+        return url
     if rest and not QUEUE_NAME.fullmatch(rest):
         raise ConfigError(f"the name in 'memory://name' must match {QUEUE_NAME.pattern}")
     return url

@@ -20,7 +20,7 @@ REFUSED = {
     ),
     "unknown command, nothing like it": (
         ["x"],
-        "error U302: unknown command 'x'; there is demo\n  see ulak --help\n",
+        "error U302: unknown command 'x'; there is demo, counts, ls, show, retry, dead, pause, resume, doctor\n  see ulak --help\n",
     ),
     "unknown option before the command": (
         ["--versoin"],
@@ -114,12 +114,15 @@ REFUSED = {
         ),
     ),
     "a store that is not there yet": (
-        ["demo", "--url", "sqlite:///jobs.db"],
-        "error U302: no store for 'sqlite://'; this version has 'memory://' and 'memory://name'\n",
+        ["demo", "--url", "postgresql://h/d"],
+        (
+            "error U302: no store for 'postgresql://'; this version has 'memory://', 'memory://name' and "
+            "'sqlite:///jobs.db'\n"
+        ),
     ),
     "no URL": (
         ["demo", "--url", "jobs.db"],
-        "error U302: a store's URL starts with a scheme: 'memory://' or 'memory://name'\n",
+        "error U302: a store's URL starts with a scheme: 'memory://', 'memory://name', 'sqlite:///jobs.db'\n",
     ),
 }
 

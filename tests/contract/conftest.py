@@ -7,10 +7,13 @@ its reason, except where CI is set: there it is an error, so that nothing is eve
 
 from __future__ import annotations
 
+import functools
 import itertools
 import os
+import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
 
@@ -18,6 +21,7 @@ from tests.support.queues import Make, handles
 from ulak.clock import Clock
 from ulak.core.store import Capabilities, Store
 from ulak.storage.memory import MemoryStore
+from ulak.storage.sqlite.store import SqliteStore
 from ulak.testing import ManualClock
 
 _numbers = itertools.count(1)
@@ -40,12 +44,31 @@ class StorageKind:
     unreachable: Callable[[], str | None] = lambda: None
 
 
+@functools.cache
+def _directory() -> tempfile.TemporaryDirectory[str]:
+    """Where the files of this test process lie; in memory where the machine has such a place."""
+    shared = Path("/dev/shm")
+    return tempfile.TemporaryDirectory(prefix="ulak-", dir=shared if shared.is_dir() else None)
+
+
+def _new_file() -> str:
+    return str(Path(_directory().name) / f"contract-{next(_numbers)}.db")
+
+
 KINDS = (
     StorageKind(
         name="memory",
         make=MemoryStore,
         url=lambda: f"memory://contract-{next(_numbers)}",
         capabilities=Capabilities(durable=False, immediate=True, processes=False, transactions=False),
+    ),
+    StorageKind(
+        name="sqlite",
+        make=lambda clock: SqliteStore(_new_file(), clock),
+        url=lambda: f"sqlite:///{_new_file()}",
+        capabilities=Capabilities(
+            durable=True, immediate=False, processes=True, transactions=True, poll_s=1.0
+        ),
     ),
 )
 

@@ -36,6 +36,14 @@ class Refusing:
         return call
 
 
+    async def acall(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """An event loop's call."""
+        error = self._decide(name, args)
+        if error is not None:
+            raise error
+        return await self._store.acall(name, args, kwargs)
+
+
 class _SilentLine(WaitLine):
     """A line whose waiters nobody wakes."""
 

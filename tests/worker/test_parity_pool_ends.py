@@ -190,6 +190,7 @@ def test_T11_no_thread_is_left_behind(timed, clock):
     eventually(lambda: clock.sleepers == 2)  # the shutdown, and the keeper of the lease
     go_on.set()
     assert ending.result().open == 1
+    queue.close()
     for thread in mine:
         thread.join(1)
     assert not [thread.name for thread in mine if thread.is_alive()]

@@ -197,6 +197,8 @@ def test_a_requested_cancel_reaches_the_handler_and_its_ack_still_wins(timed, cl
         with q.workers(handler, count=1) as pool:
             job_id = q.enqueue("payload")
             gate.entered()
+            # Not before the keeper has made its first round: it renews the lease, and so hears of a cancel.
+            eventually(lambda: clock.sleepers == 1)
             assert q.cancel(job_id).done == (job_id,)
             gate.open()
             let_time_pass(clock, LEASE_S / 3, sleepers=1)

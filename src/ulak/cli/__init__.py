@@ -12,13 +12,22 @@ import sys
 from collections.abc import Sequence
 
 from ulak import __version__
-from ulak.cli import demo
+from ulak.cli import demo, doctor, inspect
 from ulak.cli.options import Parser, add_verbose
 from ulak.cli.output import say, visible
-from ulak.errors import ArgumentError, ConfigError, UlakError
+from ulak.errors import (
+    ArgumentError,
+    ConfigError,
+    SchemaError,
+    StorageBusy,
+    StorageUnavailable,
+    UlakError,
+)
 
 FAILED = 1
 USAGE = 2
+UNAVAILABLE = 69  # EX_UNAVAILABLE of sysexits.h
+TRY_AGAIN = 75  # EX_TEMPFAIL
 INTERRUPTED = 130  # 128 + SIGINT, as a shell says it
 UNREAD = 141  # 128 + SIGPIPE
 
@@ -29,7 +38,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line, and return its exit status; never raises for what a user can cause.
 
     argv: the arguments without the program's name; None takes the process's own.
-    Statuses: 0 done, 1 a check failed, 2 the arguments cannot be used, 128 + n stopped by signal n.
+    Statuses: 0 done, 1 a check failed, 2 the arguments cannot be used, 3 not found, 69 the store cannot be
+    used, 75 it is busy, 128 + n stopped by signal n.
     """
     verbose = False
     try:
@@ -53,13 +63,16 @@ def _parser() -> Parser:
     parser = Parser(
         prog="ulak",
         description="A reliable job queue: bounded, prioritised, leased, retried, dead-lettered, observable.",
-        epilog="Exit status: 0 done, 1 a check failed, 2 wrong usage, 130 or 143 stopped by a signal.",
+        epilog="Exit status: 0 done, 1 a check failed, 2 wrong usage, 3 not found, 69 the store cannot be "
+        "used, 75 it is busy, 130 or 143 stopped by a signal.",
     )
     parser.add_argument("--version", action="version", version=f"ulak {__version__}")
     add_verbose(parser)
     parser.set_defaults(run=lambda _: _no_command(parser), more_verbose=0)
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", parser_class=Parser)
     demo.add(commands)
+    inspect.add(commands)
+    doctor.add(commands)
     return parser
 
 
@@ -100,4 +113,16 @@ def _explain(error: Exception, *, verbose: bool) -> int:
     lines.extend(text.splitlines()[:ERROR_LINES_MAX])
     with contextlib.suppress(OSError):  # nobody reads stderr either
         say("\n".join(map(visible, lines)), to=sys.stderr)
-    return USAGE if isinstance(error, ConfigError | ArgumentError) else FAILED
+    return _status(error)
+
+
+def _status(error: Exception) -> int:
+    match error:
+        case ConfigError() | ArgumentError():
+            return USAGE
+        case StorageUnavailable() | SchemaError():
+            return UNAVAILABLE
+        case StorageBusy():
+            return TRY_AGAIN
+        case _:
+            return FAILED

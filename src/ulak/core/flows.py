@@ -320,7 +320,7 @@ def reclaim(queues: Sequence[str]) -> Flow[int]:
     """
     reclaimed = 0
     while leases := (yield from ask(Store.ended, queues, REAP_MAX)):
-        settled = yield from _settle_lost(leases, crashed=False)
+        settled = yield from _settle_lost(leases)
         reclaimed += settled
         # Others may hold what is left; the next call tries again.
         if settled == 0:
@@ -328,12 +328,12 @@ def reclaim(queues: Sequence[str]) -> Flow[int]:
     return reclaimed
 
 
-def _settle_lost(leases: Sequence[Lease], *, crashed: bool) -> Flow[int]:
+def _settle_lost(leases: Sequence[Lease], *, crashed: bool = False) -> Flow[int]:
     """Settle leases as lost; how many really were (the others were settled or extended meanwhile)."""
     lost: list[Settlement] = []
     for lease in leases:
         u = yield from draw()
-        lost.append((lease, rules.failure(lease, Cause.LOST, draw=u, crashed=crashed)))
+        lost.append((lease, rules.failure(lease, Cause.LOST, draw=u, crashed=crashed or lease.gone)))
     settled = yield from ask(Store.settle, lost)
     return sum(answer is not Outcome.STALE for answer in settled)
 

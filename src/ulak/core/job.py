@@ -285,7 +285,8 @@ class Lease(msgspec.Struct, frozen=True, gc=False):
     """The right to settle one delivery of one job.
 
     `token` = (store epoch, delivery) only grows for a job: hand it to outside systems as a fencing token.
-    backoff: the policy that a failure follows, the job's own or else its queue's.
+    backoff: the policy that a failure follows, the job's own or else its queue's. gone: its holder's process
+    is known to be gone; only `Store.ended` says so.
     """
 
     grant: Grant
@@ -296,6 +297,7 @@ class Lease(msgspec.Struct, frozen=True, gc=False):
     claimed_at: float
     crashes: int = 0
     backoff: Backoff | None = None
+    gone: bool = False
 
     @property
     def store(self) -> str:

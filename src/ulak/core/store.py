@@ -361,7 +361,7 @@ class Store(Protocol):
         """
 
     def ended(self, queues: Sequence[str], limit: int) -> list[Lease]:
-        """Leases past their end, or whose worker is gone; read-only.
+        """Leases past their end, or whose worker's process is gone (`gone`); read-only.
 
         The caller settles them, so that two reapers cannot both win.
         """

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from typing import Any, TypeVar, assert_never
+from typing import Any, TypeVar, assert_never, cast
 
 import msgspec
 
@@ -25,6 +25,11 @@ class Edge(msgspec.Struct, frozen=True):
     store: Store
     clock: Clock
     draw: Callable[[], float] = random.random
+
+    @property
+    def is_immediate(self) -> bool:
+        """Whether an event loop may call the store directly; else it has `acall`."""
+        return self.store.capabilities.immediate
 
     def cut(self, timeout_s: float | None) -> float | None:
         """A sleep as long as it may be: where wake-ups may be missed, every sleeper looks by itself.
@@ -99,6 +104,8 @@ async def arun(edge: Edge, flow: Flow[R]) -> R:
                     reply = None
                 case Do(call):
                     reply = await call()
+                case Call(name, args, kwargs) if not edge.is_immediate:
+                    reply = await cast("Any", edge.store).acall(name, args, kwargs)
                 case _:
                     reply = edge.answer(ask)
         except BaseException as error:  # noqa: BLE001 - as above

@@ -6,7 +6,8 @@ import asyncio
 import inspect
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
+from typing import Any, cast
 
 from ulak.context import Context
 from ulak.core import rules
@@ -206,7 +207,7 @@ class LoopHands:
     def _close_unbegun(self) -> None:
         """Close what a loop that was closed under its tasks never began to run, since it never will."""
         for task in self._tasks.values():
-            coroutine = task.get_coro()
+            coroutine = cast("Coroutine[Any, Any, None]", task.get_coro())
             if inspect.getcoroutinestate(coroutine) == inspect.CORO_CREATED:
                 coroutine.close()
 

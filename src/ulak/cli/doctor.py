@@ -1,0 +1,96 @@
+"""`ulak doctor`: what is in force in a store and why, and what is wrong with it, each with its remedy."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, TextIO
+
+from ulak.cli.inspect import command
+
+if TYPE_CHECKING:
+    from ulak.cli.inspect_parts import Finding, Part
+
+_NAME_COLUMNS = 12
+
+_DESCRIPTION = """
+Says which library and which mode a store works with and why, whether it is whole, who is using it, and what
+is wrong, each with its remedy. Exits with 0 if nothing is wrong, with 1 if something is; a note is advice.
+"""
+
+
+def add(commands: Any) -> None:  # noqa: ANN401 - argparse has no public name for it
+    """Add the command to the command line."""
+    parser = command(commands, "doctor", "what is wrong with a store, and its remedy", _DESCRIPTION, run)
+    help_text = "look at every page and index: takes long, and keeps the log from being reused meanwhile"
+    parser.add_argument("--deep", action="store_true", help=help_text)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Examine the store and print what came of it; 0 if nothing is wrong, else 1."""
+    from ulak.cli.inspect_open import finding
+
+    return finding(_run, args)
+
+
+def _run(args: argparse.Namespace) -> int:
+    from ulak.cli.inspect_file import Place, examine
+    from ulak.cli.inspect_open import place_of, target_of
+    from ulak.cli.inspect_table import print_json
+    from ulak.storage.sqlite.link import Options
+
+    target = target_of(args)
+    path, options = place_of(target)
+    parts = examine(Place(path, Options(**options)), deep=args.deep)
+    problems = [found for found in findings_of(parts) if found.is_problem]
+    if args.json:
+        print_json(as_json(parts, str(target)), to=sys.stdout)
+    else:
+        print_parts(parts, str(target), to=sys.stdout)
+    return 1 if problems else 0
+
+
+def findings_of(parts: Sequence[Part]) -> list[Finding]:
+    """All that was found, what is wrong before what is only advice."""
+    found = [one for part in parts for one in part.findings]
+    return sorted(found, key=lambda one: not one.is_problem)
+
+
+def print_parts(parts: Sequence[Part], target: str, *, to: TextIO | None) -> None:
+    """Print a line per part, then each finding with its remedy, then the sum of it."""
+    import textwrap
+
+    from ulak.cli.inspect_table import many
+    from ulak.cli.output import say, visible
+
+    def paragraph(head: str, text: str) -> None:
+        indent = " " * (_NAME_COLUMNS + 2)
+        wrapped = textwrap.wrap(
+            visible(text), 78, initial_indent=f"{head:<{len(indent)}}", subsequent_indent=indent
+        )
+        say("\n".join(wrapped), to=to)
+
+    say(f"ulak doctor   {visible(target)}", to=to)
+    for part in parts:
+        paragraph(f"  {part.name}", part.text)
+    found = findings_of(parts)
+    for one in found:
+        paragraph("\nPROBLEM" if one.is_problem else "\nnote", one.what)
+        paragraph("  fix", one.fix)
+    problems = sum(one.is_problem for one in found)
+    say("\n" + (many(problems, "problem") if problems else "nothing is wrong"), to=to)
+
+
+def as_json(parts: Sequence[Part], target: str) -> dict[str, object]:
+    """The same for a program: what each part has measured, and the findings."""
+    found = findings_of(parts)
+    return {
+        "store": target,
+        "ok": not any(one.is_problem for one in found),
+        "parts": {part.name: {"text": part.text, **part.values} for part in parts},
+        "findings": [
+            {"level": "problem" if one.is_problem else "note", "what": one.what, "fix": one.fix}
+            for one in found
+        ],
+    }

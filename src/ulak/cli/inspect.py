@@ -1,0 +1,154 @@
+"""The commands that look into a store, and the few that change what they find: their options.
+
+What they do is in the modules beside this one, which load when they run: `--help` stays quick.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+from typing import Any
+
+from ulak.cli.options import Parser, add_verbose, whole
+
+ID_MAX = 2**63 - 1
+LIMIT = 50
+LIMIT_MAX = 10_000
+
+STATES = ("ready", "scheduled", "leased", "held", "succeeded", "dead", "cancelled", "expired")
+REDRIVABLE = ("dead", "cancelled", "expired")
+
+_EPILOG = """
+Exit status: 0 done, 1 not done or not wholly, 2 wrong usage, 3 not found, 69 the store cannot be used, 75 it
+is busy: try again.
+"""
+
+Run = Callable[[argparse.Namespace], int]
+
+
+def add(commands: Any) -> None:  # noqa: ANN401 - argparse has no public name for it
+    """Add the commands to the command line."""
+    _add_counts(commands)
+    _add_ls(commands)
+    _add_show(commands)
+    _add_retry(commands)
+    _add_dead(commands)
+    for name, help_text in (("pause", "deliver nothing from a queue"), ("resume", "deliver again")):
+        _add_pause(commands, name, help_text)
+
+
+def command(commands: Any, name: str, help_text: str, description: str, run: Run) -> Parser:  # noqa: ANN401
+    """A command that works on a store, with the options that all of them have."""
+    parser: Parser = commands.add_parser(name, help=help_text, description=description, epilog=_EPILOG)
+    parser.add_argument("-u", "--url", help="the store, such as sqlite:///jobs.db (from ULAK_URL)")
+    parser.add_argument("--json", action="store_true", help="print the result as one JSON object")
+    add_verbose(parser, dest="more_verbose")
+    parser.set_defaults(run=run)
+    return parser
+
+
+def _add_counts(commands: Any) -> None:  # noqa: ANN401
+    def run(args: argparse.Namespace) -> int:
+        from ulak.cli import inspect_counts
+
+        return inspect_counts.run(args)
+
+    text = """How many jobs of each queue are in each state, and how old the oldest are: "oldest ready" since
+    it was enqueued, "oldest leased" since its worker took it. "leases over" are those that have ended and
+    that nobody has reclaimed yet."""
+    parser = command(commands, "counts", "how many jobs are in each state", text, run)
+    _add_queue(parser)
+
+
+def _add_ls(commands: Any) -> None:  # noqa: ANN401
+    def run(args: argparse.Namespace) -> int:
+        from ulak.cli import inspect_jobs
+
+        return inspect_jobs.run_ls(args)
+
+    text = "List jobs by id. A page that is not the last one is followed by the option for the next one."
+    parser = command(commands, "ls", "list jobs", text, run)
+    _add_queue(parser)
+    help_text = "only jobs in this state; may be given several times"
+    parser.add_argument("--state", action="append", choices=STATES, metavar="STATE", help=help_text)
+    _add_page(parser)
+
+
+def _add_dead(commands: Any) -> None:  # noqa: ANN401
+    dead: Parser = commands.add_parser(
+        "dead", help="dead letters: jobs that failed for good", description="Dead letters."
+    )
+
+    def run_none(_: argparse.Namespace) -> int:
+        dead.error("dead needs a command; there is ls")
+
+    dead.set_defaults(run=run_none, more_verbose=0)
+    below = dead.add_subparsers(title="commands", metavar="COMMAND", parser_class=Parser)
+
+    def run(args: argparse.Namespace) -> int:
+        from ulak.cli import inspect_jobs
+
+        return inspect_jobs.run_dead_ls(args)
+
+    text = "List the jobs that failed at their last attempt, with what they died of."
+    parser = command(below, "ls", "list dead letters", text, run)
+    _add_queue(parser)
+    _add_page(parser)
+
+
+def _add_show(commands: Any) -> None:  # noqa: ANN401
+    def run(args: argparse.Namespace) -> int:
+        from ulak.cli import inspect_show
+
+        return inspect_show.run(args)
+
+    text = "All that is known of a job: its life so far, every attempt, who has it, what happens to it next."
+    parser = command(commands, "show", "all about one job", text, run)
+    parser.add_argument("id", metavar="ID", type=whole(1, ID_MAX), help="the job's id")
+    parser.add_argument(
+        "--payload", action="store_true", help="print its payload too, which may hold secrets"
+    )
+
+
+def _add_retry(commands: Any) -> None:  # noqa: ANN401
+    def run(args: argparse.Namespace) -> int:
+        from ulak.cli import inspect_change
+
+        return inspect_change.run_retry(args)
+
+    text = """Bring dead, cancelled or expired jobs back: same id, place and history, attempts from 0. Without
+    --yes it only says how many that would be, and exits with 1."""
+    parser = command(commands, "retry", "bring jobs that ended back", text, run)
+    parser.add_argument("ids", metavar="ID", nargs="*", type=whole(1, ID_MAX), help="the jobs, by id; or:")
+    help_text = "all jobs in this state: dead, cancelled or expired"
+    parser.add_argument("--state", action="append", choices=REDRIVABLE, metavar="STATE", help=help_text)
+    _add_queue(parser)
+    parser.add_argument("--task", help="only jobs of this task")
+    parser.add_argument("--yes", action="store_true", help="do it")
+
+
+def _add_pause(commands: Any, name: str, help_text: str) -> None:  # noqa: ANN401
+    def run(args: argparse.Namespace) -> int:
+        from ulak.cli import inspect_change
+
+        return inspect_change.run_pause(args, paused=name == "pause")
+
+    text = (
+        """Deliver nothing more from this queue, in any process, until it is resumed. What runs, runs on."""
+    )
+    if name == "resume":
+        text = "Deliver from this queue again."
+    parser = command(commands, name, help_text, text, run)
+    parser.add_argument("queue", metavar="QUEUE", help="the queue")
+
+
+def _add_queue(parser: Parser) -> None:
+    parser.add_argument("-q", "--queue", help="only this queue (all)")
+
+
+def _add_page(parser: Parser) -> None:
+    parser.add_argument("--task", help="only jobs of this task")
+    help_text = f"at most so many ({LIMIT})"
+    parser.add_argument("--limit", metavar="N", type=whole(1, LIMIT_MAX), default=LIMIT, help=help_text)
+    help_text = "only jobs with a higher id: the next page"
+    parser.add_argument("--after", metavar="ID", type=whole(0, ID_MAX), default=0, help=help_text)

@@ -1,0 +1,120 @@
+"""From a command's options to an open store: one that is there already, since looking creates nothing."""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import os
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from urllib.parse import urlencode
+
+import msgspec
+
+from ulak.cli.output import say, visible
+from ulak.clock import SYSTEM
+from ulak.core.store import Settings, Store
+from ulak.errors import ConfigError
+from ulak.local import check_url, file_of, local_store, masked
+from ulak.storage.drive import Edge
+
+NOT_FOUND = 3
+
+_SQLITE = "sqlite:///"
+
+
+class Missing(Exception):
+    """What a command was asked about is not there: a file, a queue, a job."""
+
+
+def finding(command: Callable[[argparse.Namespace], int], args: argparse.Namespace) -> int:
+    """The status of the command; 3, and why on stderr, if what it was asked about is not there."""
+    try:
+        return command(args)
+    except Missing as missing:
+        say("\n".join(map(visible, f"error: {missing}".splitlines())), to=sys.stderr)
+        return NOT_FOUND
+
+
+class Target(msgspec.Struct, frozen=True):
+    """The store a command is for. source: who named it."""
+
+    url: str
+    source: str
+
+    def __str__(self) -> str:
+        return f"{masked(self.url)}, named by {self.source}"
+
+
+def target_of(args: argparse.Namespace) -> Target:
+    """The store that the options or the environment name. Raises ConfigError if none, or none that could be.
+
+    A store in memory is refused: there is no way into another process's.
+    """
+    given = os.environ.get("ULAK_URL") or None
+    if args.url is None and given is None:
+        raise ConfigError("no store is named: give --url sqlite:///jobs.db, or set ULAK_URL")
+    target = Target(given or "", "ULAK_URL") if args.url is None else Target(args.url, "--url")
+    if target.url.startswith("memory://"):
+        raise ConfigError(
+            f"a memory:// store ({target.source}) lives inside its process, where no command can look; "
+            "name a file: sqlite:///jobs.db"
+        )
+    check_url(target.url)
+    return target
+
+
+@contextmanager
+def opened(args: argparse.Namespace) -> Iterator[Edge]:
+    """The store of this command, open while inside. Raises Missing if it is not there; nothing is created."""
+    target = target_of(args)
+    path, options = place_of(target)
+    # As the file is: opened by a URL that asks for another journal, it would be changed to that.
+    options = {**options, "journal": journal_of(path)}
+    local = local_store(f"{_SQLITE}{path}?{urlencode(options)}", SYSTEM)
+    try:
+        yield local.edge
+    finally:
+        local.close_handle()
+
+
+def place_of(target: Target) -> tuple[str, dict[str, str]]:
+    """The store's file and the options of its URL. Raises Missing if the file is not there."""
+    path, options = file_of(target.url)
+    if not Path(path).exists():
+        raise Missing(f"there is no file {path} (named by {target.source}); nothing was created")
+    return path, options
+
+
+def journal_of(path: str) -> str:
+    """The journal that the store's file is in: wal or truncate.
+
+    Raises SchemaError if it holds something else than a store of this version; Missing if it holds nothing,
+    since opening it would make a store of it.
+    """
+    from ulak.storage.sqlite.link import connect, with_patience
+    from ulak.storage.sqlite.place import check_place
+    from ulak.storage.sqlite.schema import check_current, version_of
+
+    def look() -> str:
+        if version_of(db, path) == 0:
+            raise Missing(f"the file {path} holds no store yet; nothing was changed")
+        check_current(db, path)
+        (mode,) = db.execute("PRAGMA journal_mode").fetchone()
+        return "wal" if mode == "wal" else "truncate"
+
+    check_place(Path(path))
+    with closing(connect(path)) as db:
+        return with_patience(look, path)
+
+
+def settings_of(store: Store, queue: str) -> Settings:
+    """What is stored with a queue. Raises Missing, with the nearest name, if there is no such queue."""
+    queues = store.queues()
+    if queue not in queues:
+        near = difflib.get_close_matches(queue, queues, 1) or sorted(queues)[:5]
+        hint = f"; there is {', '.join(near)}" if near else "; the store has no queue yet"
+        raise Missing(f"there is no queue {queue[:64]!r}{hint}")
+    return queues[queue]

@@ -1,0 +1,480 @@
+"""What a store does to jobs, as steps of one open transaction.
+
+A step may be run again from the start after a rollback, so it changes nothing but the file and the ledger.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from ulak.core import rules
+from ulak.core.job import (
+    ENDED,
+    FULL,
+    Attempt,
+    Cause,
+    Done,
+    Draft,
+    Duplicate,
+    Failure,
+    Full,
+    Grant,
+    Lease,
+    Outcome,
+    State,
+    Verdict,
+)
+from ulak.core.store import IDEMPOTENCY_S, Fired, Settled, Settlement, Tasks
+from ulak.errors import ArgumentError
+from ulak.storage.sqlite.ledger import Ledger
+from ulak.storage.sqlite.records import (
+    DEAD,
+    EXPIRED,
+    HELD,
+    INSERT,
+    JOB_COLUMNS,
+    LEASED,
+    NUMBER,
+    READY,
+    SCHEDULED,
+    STATES,
+    SUCCEEDED,
+    WORK_COLUMNS,
+    JobRow,
+    QueueRow,
+    UnreadableError,
+    history_bytes,
+    history_of,
+    inserted,
+    job_row,
+    work_of,
+)
+
+EXPIRE_MAX = 1_000
+PROMOTE_MAX = 5_000
+"""How many due jobs one step makes ready; of more that are due at once, those due first."""
+
+_ACK = "UPDATE jobs SET state = 4, ended_at = ? WHERE id = ? AND delivery = ? AND state = 2"
+_TAKE = (
+    "UPDATE jobs SET state = 2, attempt = attempt + 1, delivery = delivery + 1, holder = ?, worker = ?, "
+    "started_at = ?, lease_s = ?, lease_end = ? WHERE id = ?"
+)
+_LAND = (
+    "UPDATE jobs SET state = ?, attempt = ?, crashes = ?, run_at = ?, ended_at = ?, history = ?, result = ? "
+    "WHERE id = ?"
+)
+_JOB = f"SELECT {JOB_COLUMNS} FROM jobs WHERE id = ?"  # noqa: S608 - columns of our own
+_READY = (
+    f"SELECT {WORK_COLUMNS} FROM jobs WHERE queue = ? AND state = 0 "  # noqa: S608
+    "ORDER BY priority DESC, id LIMIT ?"
+)
+_HELD = (
+    f"SELECT {WORK_COLUMNS} FROM jobs WHERE queue = ? AND state = 3 "  # noqa: S608
+    "ORDER BY priority DESC, id LIMIT ?"
+)
+_HELD_OF = (
+    f"SELECT {WORK_COLUMNS} FROM jobs WHERE queue = ? AND state = 3 AND task IS ? "  # noqa: S608
+    "ORDER BY priority DESC, id LIMIT ?"
+)
+
+
+# Enqueue
+
+
+def add(ledger: Ledger, queue: str, drafts: Sequence[Draft], *, known_only: bool = False) -> list[int] | Full:
+    """Store jobs, all or none."""
+    row = ledger.queue(queue)
+    tidy(ledger, row)
+    answers, new = _plan(ledger, row, drafts)
+    if row.capacity is not None and new:
+        if new > row.capacity:
+            raise ArgumentError(
+                f"{new:,} new jobs can never fit queue {row.name!r}, whose capacity is {row.capacity:,}\n"
+                f"  enqueue fewer at once, or raise it with q.configure(capacity=...)"
+            )
+        # No answer of FULL while jobs stand in the way whose time is over, however many they are.
+        while row.open + new > row.capacity:
+            if not expire(ledger, row):
+                return FULL
+    if new and known_only:
+        return FULL
+    if new:
+        ledger.last_id += new
+        rows = [
+            inserted(answer, row.id, draft, ledger.now_at)
+            for draft, answer in zip(drafts, answers, strict=True)
+            if not isinstance(answer, Duplicate)
+        ]
+        if len(rows) == 1:
+            ledger.db.execute(INSERT, rows[0])
+        else:
+            ledger.db.executemany(INSERT, rows)
+        scheduled = sum(values[2] == SCHEDULED for values in rows)
+        if scheduled:
+            ledger.entered(row, SCHEDULED, scheduled)
+        if scheduled < len(rows):
+            ledger.entered(row, READY, len(rows) - scheduled)
+        ledger.rows_changed += len(rows)
+    _remember_keys(ledger, row, drafts, answers)
+    return answers
+
+
+def _plan(ledger: Ledger, row: QueueRow, drafts: Sequence[Draft]) -> tuple[list[int], int]:
+    """One answer per draft, as if there is room, and how many are new."""
+    answers: list[int] = []
+    same_key: dict[tuple[str, str], int] = {}
+    next_id = first_id = ledger.last_id + 1
+    for draft in drafts:
+        known = None
+        if draft.unique_key is not None or draft.idempotency_key is not None:
+            known = _known(ledger, row, draft, same_key)
+        answer = next_id if known is None else Duplicate(known)
+        if draft.idempotency_key is not None:
+            same_key.setdefault(("idempotency", draft.idempotency_key), answer)
+        if known is None:
+            next_id += 1
+            if draft.unique_key is not None:
+                same_key["unique", draft.unique_key] = answer
+        answers.append(answer)
+    return answers, next_id - first_id
+
+
+def _known(
+    ledger: Ledger, row: QueueRow, draft: Draft, same_key: Mapping[tuple[str, str], int]
+) -> int | None:
+    """The id that already stands for one of the draft's keys, stored or earlier in the same call."""
+    if (key := draft.idempotency_key) is not None:
+        found = ledger.db.execute(
+            "SELECT job FROM keys WHERE queue = ? AND name = ? AND until_at > ?", (row.id, key, ledger.now_at)
+        ).fetchone()
+        job_id: int | None = found[0] if found else same_key.get(("idempotency", key))
+        if job_id is not None:
+            return job_id
+    if (key := draft.unique_key) is not None:
+        found = ledger.db.execute(
+            "SELECT id FROM jobs WHERE queue = ? AND unique_key = ? AND unique_key IS NOT NULL AND state < 4",
+            (row.id, key),
+        ).fetchone()
+        return found[0] if found else same_key.get(("unique", key))
+    return None
+
+
+def _remember_keys(ledger: Ledger, row: QueueRow, drafts: Sequence[Draft], answers: Sequence[int]) -> None:
+    """Remember what each idempotency key stands for; one that is remembered already stays."""
+    until_at = ledger.now_at + IDEMPOTENCY_S
+    for draft, answer in zip(drafts, answers, strict=True):
+        if draft.idempotency_key is not None:
+            ledger.db.execute(
+                "INSERT INTO keys (queue, name, job, until_at) VALUES (?, ?, ?, ?) ON CONFLICT (queue, name) "
+                "DO UPDATE SET job = excluded.job, until_at = excluded.until_at WHERE until_at <= ?",
+                (row.id, draft.idempotency_key, int(answer), until_at, ledger.now_at),
+            )
+
+
+def unadd(ledger: Ledger, ids: Sequence[int]) -> None:
+    """Take back jobs whose caller was cancelled meanwhile, unless somebody has touched them."""
+    for job_id in ids:
+        job = find(ledger, job_id)
+        row = None if job is None else ledger.by_id(job.queue_id)
+        if job is None or row is None or job.number not in (READY, SCHEDULED) or job.delivery:
+            continue
+        ledger.db.execute("DELETE FROM jobs WHERE id = ?", (job_id,))
+        ledger.db.execute("DELETE FROM keys WHERE queue = ? AND job = ?", (row.id, job_id))
+        # As if it had never come, in the totals too.
+        ledger.removed(row, job.number)
+        row.left -= 1
+        row.entered -= 1
+
+
+def fire(ledger: Ledger, schedule: str, tick_at: float, queue: str, draft: Draft) -> Fired | Full | Duplicate:
+    """Insert the job and move the schedule's last tick, in one step."""
+    found = ledger.db.execute("SELECT last_tick FROM schedules WHERE name = ?", (schedule,)).fetchone()
+    if found is not None and found[0] >= tick_at:
+        return Fired.LOST
+    answer = add(ledger, queue, [draft])
+    if isinstance(answer, Full):
+        return answer
+    ledger.db.execute("INSERT OR REPLACE INTO schedules (name, last_tick) VALUES (?, ?)", (schedule, tick_at))
+    return answer[0] if isinstance(answer[0], Duplicate) else Fired.FIRED
+
+
+# Time
+
+
+def tidy(ledger: Ledger, row: QueueRow) -> None:
+    """End what has expired in a queue; once a transaction, since its time stands still."""
+    if not ledger.tidied(row.name):
+        expire(ledger, row)
+
+
+def expire(ledger: Ledger, row: QueueRow, limit: int = EXPIRE_MAX) -> int:
+    """End waiting jobs past their `expires_at`, at most `limit`; how many."""
+    ended = ledger.db.execute(
+        "SELECT id, state FROM jobs WHERE queue = ? AND expires_at <= ? AND expires_at IS NOT NULL "
+        "AND state IN (0, 1, 3) ORDER BY expires_at LIMIT ?",
+        (row.id, ledger.now_at, limit),
+    ).fetchall()
+    for job_id, was in ended:
+        _expire_one(ledger, row, job_id, was)
+    return len(ended)
+
+
+def _expire_one(ledger: Ledger, row: QueueRow, job_id: int, was: int) -> None:
+    ledger.db.execute("UPDATE jobs SET state = 7, ended_at = ? WHERE id = ?", (ledger.now_at, job_id))
+    ledger.move(row, was, EXPIRED)
+    ledger.count(row, "expired")
+    ledger.rows_changed += 1
+
+
+def promote(ledger: Ledger, row: QueueRow) -> int:
+    """Make due jobs ready; how many."""
+    if row.scheduled <= 0:
+        return 0
+    promoted = ledger.db.execute(
+        "UPDATE jobs SET state = 0 WHERE id IN (SELECT id FROM jobs WHERE queue = ? AND state = 1 "
+        "AND run_at <= ? ORDER BY run_at, id LIMIT ?)",
+        (row.id, ledger.now_at, PROMOTE_MAX),
+    ).rowcount
+    if promoted:
+        ledger.move(row, SCHEDULED, READY, promoted)
+        ledger.rows_changed += promoted
+    return promoted
+
+
+# Claim
+
+
+def claim(
+    ledger: Ledger, queue: str, limit: int, grant: Grant, *, holder: int, tasks: Tasks | None
+) -> list[Lease]:
+    """Lease up to `limit` due jobs of one queue, in order."""
+    row = ledger.known(queue)
+    if row is None or row.paused or limit <= 0:
+        return []
+    tidy(ledger, row)
+    promote(ledger, row)
+    leases: list[Lease] = []
+    while len(leases) < limit:
+        found = _candidates(ledger, row, limit - len(leases), tasks)
+        leases += _lease(ledger, row, found, grant, holder)
+        if len(found) < limit or len(leases) == limit:
+            break
+    return leases
+
+
+def _candidates(
+    ledger: Ledger, row: QueueRow, limit: int, tasks: Tasks | None
+) -> list[tuple[int, tuple[Any, ...]]]:
+    """The next rows to lease with the state they are in: the best of what is ready, and of held jobs."""
+    found = []
+    if row.ready > 0:
+        found = [(READY, values) for values in ledger.db.execute(_READY, (row.id, limit))]
+    if row.held > 0:
+        if tasks is None:
+            held = ledger.db.execute(_HELD, (row.id, limit)).fetchall()
+        else:
+            held = [values for task in tasks for values in ledger.db.execute(_HELD_OF, (row.id, task, limit))]
+        found += [(HELD, values) for values in held]
+        # By priority, then id: the first two of the columns.
+        found.sort(key=lambda entry: (-entry[1][1], entry[1][0]))
+    return found[:limit]
+
+
+def _lease(
+    ledger: Ledger,
+    row: QueueRow,
+    found: Iterable[tuple[int, tuple[Any, ...]]],
+    grant: Grant,
+    holder: int,
+) -> list[Lease]:
+    leases: list[Lease] = []
+    taken: list[tuple[Any, ...]] = []
+    lease_end, now_at, backoff = ledger.now + grant.lease_s, ledger.now_at, row.backoff
+    for was, values in found:
+        if values[7] is not None and values[7] <= now_at:
+            _expire_one(ledger, row, values[0], was)
+            continue
+        try:
+            work = work_of(values, row.name)
+        except UnreadableError as error:
+            bury(ledger, row, values[0], was, str(error))
+            continue
+        _, _, attempt, delivery, _, crashes, *_ = values
+        leases.append(
+            Lease(
+                grant,
+                work,
+                delivery + 1,
+                attempt + 1,
+                lease_end,
+                now_at,
+                crashes,
+                work.spec.backoff or backoff,
+            )
+        )
+        taken.append((holder, grant.worker, now_at, grant.lease_s, lease_end, work.id))
+        ledger.move(row, was, LEASED)
+    if len(taken) == 1:
+        ledger.db.execute(_TAKE, taken[0])
+    elif taken:
+        ledger.db.executemany(_TAKE, taken)
+    ledger.rows_changed += len(taken)
+    return leases
+
+
+def bury(ledger: Ledger, row: QueueRow, job_id: int, was: int, why: str) -> None:
+    """End a job whose row cannot be read, and say why; its bytes stay as they are."""
+    attempt = Attempt(
+        0, 0, "", ledger.now_at, ledger.now_at, Cause.UNDECODABLE, Failure("UnreadableRow", why)
+    )
+    ledger.db.execute(
+        "UPDATE jobs SET state = 5, ended_at = ?, history = ? WHERE id = ?",
+        (ledger.now_at, history_bytes((attempt,)), job_id),
+    )
+    ledger.move(row, was, DEAD)
+    ledger.count(row, "dead_lettered")
+    ledger.rows_changed += 1
+
+
+# Settle
+
+
+def settle(ledger: Ledger, settlements: Sequence[Settlement]) -> list[Settled]:
+    """Apply verdicts, one answer per settlement."""
+    if len(settlements) > 1 and (answers := _ack_all(ledger, settlements)) is not None:
+        return answers
+    return [_settle(ledger, lease, verdict) for lease, verdict in settlements]
+
+
+def _is_plain(verdict: Verdict) -> bool:
+    return isinstance(verdict, Done) and verdict.result is None and verdict.cause is Cause.ACK
+
+
+def _ack_all(ledger: Ledger, settlements: Sequence[Settlement]) -> list[Settled] | None:
+    """Finish many jobs by one statement; None, and nothing was done, if one of them is not that simple."""
+    if not all(_is_plain(verdict) for _, verdict in settlements):
+        return None
+    ledger.db.execute("SAVEPOINT acks")
+    done = ledger.db.executemany(
+        _ACK, [(ledger.now_at, lease.work.id, lease.delivery) for lease, _ in settlements]
+    ).rowcount
+    if done != len(settlements):
+        ledger.db.execute("ROLLBACK TO acks")
+    ledger.db.execute("RELEASE acks")
+    if done != len(settlements):
+        return None
+    for lease, _ in settlements:
+        ledger.move(ledger.queue(lease.work.spec.queue), LEASED, SUCCEEDED)
+    ledger.rows_changed += done
+    return [State.SUCCEEDED] * done
+
+
+def _settle(ledger: Ledger, lease: Lease, verdict: Verdict) -> Settled:
+    if _is_plain(verdict):
+        if ledger.db.execute(_ACK, (ledger.now_at, lease.work.id, lease.delivery)).rowcount == 0:
+            return Outcome.STALE
+        ledger.move(ledger.queue(lease.work.spec.queue), LEASED, SUCCEEDED)
+        ledger.rows_changed += 1
+        return State.SUCCEEDED
+    job = find(ledger, lease.id)
+    if job is None or job.number != LEASED or job.delivery != lease.delivery:
+        return Outcome.STALE
+    if verdict.cause is Cause.LOST and (job.lease_end or 0.0) != lease.lease_end:
+        return Outcome.STALE
+    return land(ledger, job, verdict)
+
+
+def land(ledger: Ledger, job: JobRow, verdict: Verdict) -> State:
+    """Store what a verdict makes of a leased job."""
+    row = ledger.by_id(job.queue_id)
+    assert row is not None
+    landing = rules.land(job, verdict, now_at=ledger.now_at)
+    entry = job.ended(verdict.cause, ledger.now_at)
+    if (error := rules.error_of(verdict)) is not None:
+        entry = Attempt(
+            entry.delivery, entry.attempt, entry.worker, entry.started_at, entry.ended_at, entry.cause, error
+        )
+    try:
+        history = history_of(job.history)
+    except UnreadableError:
+        history = ()
+    ledger.db.execute(
+        _LAND,
+        (
+            NUMBER[landing.state],
+            landing.attempt,
+            landing.crashes,
+            landing.run_at,
+            ledger.now_at if landing.state in ENDED else None,
+            history_bytes(rules.remember(history, entry)),
+            verdict.result if isinstance(verdict, Done) else job.result,
+            job.id,
+        ),
+    )
+    ledger.move(row, LEASED, NUMBER[landing.state])
+    ledger.count(row, *landing.totals)
+    ledger.rows_changed += 1
+    return landing.state
+
+
+def find(ledger: Ledger, job_id: int) -> JobRow | None:
+    """One job."""
+    values = ledger.db.execute(_JOB, (job_id,)).fetchone()
+    return None if values is None else job_row(values)
+
+
+def extend(
+    ledger: Ledger, leases: Sequence[Lease], lease_s: float, progress: Mapping[int, str] | None
+) -> list[bool | Outcome]:
+    """Move lease ends to now + `lease_s`, never to earlier."""
+    answers: list[bool | Outcome] = []
+    lease_end = ledger.now + lease_s
+    for lease in leases:
+        found = ledger.db.execute(
+            "SELECT cancel_requested, lease_end FROM jobs WHERE id = ? AND delivery = ? AND state = 2",
+            (lease.id, lease.delivery),
+        ).fetchone()
+        if found is None:
+            answers.append(Outcome.STALE)
+            continue
+        if lease_end > (found[1] or 0.0):
+            ledger.db.execute(
+                "UPDATE jobs SET lease_end = ?, lease_s = ? WHERE id = ?", (lease_end, lease_s, lease.id)
+            )
+            ledger.rows_changed += 1
+        if progress is not None and lease.id in progress:
+            text = progress[lease.id].encode("utf-8", "replace").decode()
+            ledger.db.execute("UPDATE jobs SET progress = ? WHERE id = ?", (text, lease.id))
+        answers.append(bool(found[0]))
+    return answers
+
+
+def end_wrong(ledger: Ledger, limit: int) -> int:
+    """End jobs whose state is none of ours, and count their queues anew; how many."""
+    found = ledger.db.execute(
+        "SELECT id, queue FROM jobs WHERE (state < 0 OR state > 7) LIMIT ?", (limit,)
+    ).fetchall()
+    for job_id, queue_id in found:
+        row = ledger.by_id(queue_id)
+        if row is not None:
+            # It was open, as far as the totals know.
+            row.left += 1
+            bury(ledger, row, job_id, DEAD, "its state is unknown")
+    for queue_id in {queue_id for _, queue_id in found}:
+        if (row := ledger.by_id(queue_id)) is not None:
+            recount(ledger, row)
+    return len(found)
+
+
+def recount(ledger: Ledger, row: QueueRow) -> None:
+    """Make a queue's numbers of stored jobs agree with what is stored; totals stay, but `entered` follows."""
+    numbers = dict.fromkeys(range(len(STATES)), 0)
+    for state, number in ledger.db.execute(
+        "SELECT state, count(*) FROM jobs WHERE queue = ? AND state BETWEEN 0 AND 7 GROUP BY state", (row.id,)
+    ):
+        numbers[state] = number
+    row.scheduled, row.leased, row.held = numbers[SCHEDULED], numbers[LEASED], numbers[HELD]
+    row.succeeded, row.dead = numbers[SUCCEEDED], numbers[DEAD]
+    row.cancelled, row.expired = numbers[6], numbers[EXPIRED]
+    row.entered = row.left + sum(numbers[state] for state in (READY, SCHEDULED, LEASED, HELD))

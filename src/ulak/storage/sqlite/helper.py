@@ -1,0 +1,58 @@
+"""A thread that works for callers which have none of their own, and ends when it has had nothing to do."""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+from collections.abc import Callable
+
+IDLE_S = 2.0
+
+_log = logging.getLogger("ulak")
+
+
+class Helper:
+    """Runs calls one after the other, in a thread that is started when it is needed."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._mutex = threading.Lock()
+        self._calls: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+        self._waiting = 0
+        self._thread: threading.Thread | None = None
+
+    def ask(self, call: Callable[[], None]) -> None:
+        """Have this called soon."""
+        with self._mutex:
+            self._waiting += 1
+            self._calls.put(call)
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._main, name=self._name, daemon=True)
+                self._thread.start()
+
+    def _main(self) -> None:
+        while True:
+            try:
+                call = self._calls.get(timeout=IDLE_S)
+            except queue.Empty:
+                with self._mutex:
+                    if self._waiting == 0:
+                        self._thread = None
+                        return
+                continue
+            try:
+                call()
+            except BaseException:  # noqa: BLE001 - whatever struck this thread, others wait for it
+                _log.exception("the thread %s was struck, and goes on", self._name)
+            with self._mutex:
+                self._waiting -= 1
+
+    def close(self) -> None:
+        """Wait until what was asked is done. Nobody may ask any more."""
+        with self._mutex:
+            thread = self._thread
+        if thread is not None and thread is not threading.current_thread():
+            done = threading.Event()
+            self.ask(done.set)
+            done.wait()

@@ -1,0 +1,321 @@
+"""This process's connections to one file: how they are set, how a transaction is run, what errors mean.
+
+The library's WAL-reset fault (3.7.0 to 3.51.2, but 3.44.6 and 3.50.7) can lose committed pages when a
+checkpoint overlaps a commit that starts the log anew. So the library's own checkpoints are switched off, and
+ulak's run from a second connection while the first holds the write lock: then nobody can commit meanwhile.
+Only PASSIVE ones: with the write lock held any other kind waits out its whole time, and then is one too.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import sqlite3
+import threading
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any, TypeVar
+
+import msgspec
+
+from ulak.clock import MACHINE, pause
+from ulak.errors import Closed, SchemaError, StorageBusy, StorageFull, StorageUnavailable, UlakError
+
+BUSY_S = 10.0
+"""How long a call waits for others who hold the file, before StorageBusy."""
+
+_PAUSE_MIN_S, _PAUSE_MAX_S = 0.0002, 0.003
+
+CHECKPOINT_PAGES = 1_500
+"""After so many pages written to the log, as far as can be told, it is written back: some 6 MB."""
+
+COMMIT_PAGES = 6
+"""What a commit writes beside the rows: counters, and the upper pages of the trees."""
+
+ROWS_A_PAGE = 1.0
+JOURNAL_SIZE_LIMIT = 8 * 1024 * 1024
+CACHE_KIB = 16 * 1024
+_COPIED_BYTES = 1024 * 1024
+
+_SETTINGS = (
+    "wal_autocheckpoint = 0",
+    "temp_store = MEMORY",
+    "trusted_schema = OFF",
+    "synchronous = FULL",
+    f"cache_size = -{CACHE_KIB}",
+)
+
+R = TypeVar("R")
+
+_BUSY = {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}
+_UNREADABLE = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}
+
+
+class Options(msgspec.Struct, frozen=True):
+    """How a file is opened. durability: full or relaxed. journal: wal, truncate, or as the file has it."""
+
+    durability: str = "full"
+    journal: str | None = None
+
+
+class Link:
+    """The connections of one process to one file; one thread at a time may write, and one read."""
+
+    def __init__(self, path: str, options: Options) -> None:
+        self.path = path
+        self.options = options
+        self.journal = ""
+        self.writer = self._connect()
+        self._synchronous = ""
+        self._checkpointer: sqlite3.Connection | None = None
+        self._pages = 0.0
+        self._is_suspect = False
+        try:
+            self.set_journal()
+            self.reader = self._connect()
+        except BaseException:
+            self.writer.close()
+            raise
+        # Nobody may close a connection while another thread is inside the library with it.
+        self._read_lock = threading.Lock()
+        self._write_lock = threading.Lock()
+        self._is_closed = False
+
+    def _connect(self) -> sqlite3.Connection:
+        return connect(self.path)
+
+    def set_journal(self) -> None:
+        """Put the file into the journal mode that was asked for."""
+        is_new, present = self._patiently("PRAGMA user_version") == 0, self._patiently("PRAGMA journal_mode")
+        wanted = self.options.journal or ("wal" if is_new or present == "wal" else "truncate")
+        mode = self._patiently(f"PRAGMA journal_mode = {wanted}")
+        if mode != wanted:
+            raise StorageUnavailable(
+                f'"{self.path}" stays in journal mode {mode!r}, and cannot be put into {wanted!r}\n'
+                f"  close other programs that have it open, or move it to a local disk"
+            )
+        self.journal = wanted
+        if wanted == "wal":
+            self._patiently(f"PRAGMA journal_size_limit = {JOURNAL_SIZE_LIMIT}")
+
+    def _patiently(self, statement: str) -> Any:  # noqa: ANN401 - what the library says
+        return with_patience(lambda: self.writer.execute(statement).fetchone()[0], self.path)
+
+    def close(self) -> None:
+        """Close everything. The last connection to a file writes its log back and removes it."""
+        if self._is_suspect:
+            with contextlib.suppress(UlakError):
+                self.transact(lambda _: None, soft=True)
+        with self._read_lock, self._write_lock:
+            self._is_closed = True
+            for db in (self.reader, self._checkpointer, self.writer):
+                if db is not None:
+                    with contextlib.suppress(sqlite3.Error):
+                        db.close()
+
+    def _check_open(self) -> None:
+        if self._is_closed:
+            raise Closed("this store is closed")
+
+    def transact(self, step: Callable[[sqlite3.Connection], R], *, soft: bool) -> R:
+        """Run a step in a transaction of its own, durable before the return unless it is soft.
+
+        Raises what the step raises, after a rollback; StorageBusy, StorageFull, StorageUnavailable.
+        """
+        with self._write_lock:
+            self._check_open()
+            return self._transact(self.writer, step, soft=soft)
+
+    def _transact(self, db: sqlite3.Connection, step: Callable[[sqlite3.Connection], R], *, soft: bool) -> R:
+        self.set_synchronous(soft=soft)
+        with_patience(lambda: db.execute("BEGIN IMMEDIATE"), self.path)
+        try:
+            if self._is_suspect:
+                self._write_log_again()
+            result = step(db)
+            if self.journal == "wal":
+                db.execute("COMMIT")
+            else:
+                with_patience(lambda: db.execute("COMMIT"), self.path)
+        except sqlite3.Error as error:
+            self._suspect(error)
+            self.roll_back()
+            raise explained(error, self.path) from error
+        except BaseException:
+            self.roll_back()
+            raise
+        return result
+
+    def explained(self, error: Exception) -> Exception:
+        """An error of a step, as callers get it."""
+        if not isinstance(error, sqlite3.Error):
+            return error
+        self._suspect(error)
+        return explained(error, self.path)
+
+    def _suspect(self, error: sqlite3.Error) -> None:
+        self._is_suspect |= _primary(error) == sqlite3.SQLITE_IOERR
+
+    def _write_log_again(self) -> None:
+        """Write the log anew after a failed sync: the system may take pages for written that are not.
+
+        Called with the write lock held. The log, unlike the database, may be opened beside the library: no
+        record lock is ever taken on it.
+        """
+        try:
+            fd = os.open(f"{self.path}-wal", os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+        except FileNotFoundError:
+            self._is_suspect = False
+            return
+        except OSError as error:
+            raise StorageUnavailable(
+                f'the log of "{self.path}" cannot be opened: {error.strerror}'
+            ) from error
+        try:
+            at = 0
+            while part := os.pread(fd, _COPIED_BYTES, at):
+                os.pwrite(fd, part, at)
+                at += len(part)
+            os.fsync(fd)
+        except OSError as error:
+            raise StorageUnavailable(
+                f'the log of "{self.path}" cannot be written: {error.strerror}'
+            ) from error
+        finally:
+            os.close(fd)
+        self._is_suspect = False
+
+    def roll_back(self) -> None:
+        """Undo the open transaction, if there is one."""
+        with contextlib.suppress(sqlite3.Error):
+            if self.writer.in_transaction:
+                self.writer.execute("ROLLBACK")
+
+    def set_synchronous(self, *, soft: bool) -> None:
+        """Say whether the next commit waits for the disk. In a rollback journal every commit must."""
+        wal = self.journal == "wal"
+        level = "NORMAL" if wal and (soft or self.options.durability == "relaxed") else "FULL"
+        if level != self._synchronous:
+            self.writer.execute(f"PRAGMA synchronous = {level}")
+            self._synchronous = level
+
+    @contextlib.contextmanager
+    def reading(self) -> Iterator[sqlite3.Connection]:
+        """The connection for reads, alone, in one snapshot."""
+        with self._read_lock:
+            self._check_open()
+            db = self.reader
+            try:
+                with_patience(lambda: db.execute("BEGIN"), self.path)
+                yield db
+            except sqlite3.Error as error:
+                raise explained(error, self.path) from error
+            finally:
+                with contextlib.suppress(sqlite3.Error):
+                    if db.in_transaction:
+                        db.execute("COMMIT")
+
+    def read(self, look: Callable[[sqlite3.Connection], R]) -> R:
+        """Run a look that changes nothing; again, if others hold the file just then."""
+
+        def attempt() -> R:
+            with self._read_lock:
+                self._check_open()
+                return look(self.reader)
+
+        return with_patience(attempt, self.path)
+
+    def written(self, rows: int) -> None:
+        """Note what a commit has written, and write the log back when it is time."""
+        if self.journal != "wal":
+            return
+        self._pages += COMMIT_PAGES + rows * ROWS_A_PAGE
+        if self._pages >= CHECKPOINT_PAGES:
+            self._pages = 0
+            # It is not needed now, so whoever is in the way may stay there.
+            with contextlib.suppress(UlakError):
+                self.checkpoint()
+
+    def checkpoint(self) -> tuple[int, int]:
+        """Write the log back, guarded; (frames in the log, frames written back)."""
+        with self._write_lock:
+            self._check_open()
+            return self._checkpoint()
+
+    def _checkpoint(self) -> tuple[int, int]:
+        if self._checkpointer is None:
+            self._checkpointer = self._connect()
+        other = self._checkpointer
+        self.set_synchronous(soft=False)
+        with_patience(lambda: self.writer.execute("BEGIN IMMEDIATE"), self.path)
+        try:
+            if self._is_suspect:
+                self._write_log_again()
+            _, log, done = other.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
+        except sqlite3.Error as error:
+            self._suspect(error)
+            raise explained(error, self.path) from error
+        finally:
+            self.roll_back()
+        return log, done
+
+
+def connect(path: str) -> sqlite3.Connection:
+    """A connection set as all of ulak's are: no waiting inside the library, no checkpoints of its own."""
+    try:
+        db = sqlite3.connect(
+            path, timeout=0, isolation_level=None, check_same_thread=False, cached_statements=256
+        )
+    except sqlite3.Error as error:
+        raise explained(error, path) from error
+    try:
+        for setting in _SETTINGS:
+            # Whoever opens the file just then, or writes its log back, is in the way of some of these.
+            with_patience(partial(db.execute, f"PRAGMA {setting}"), path)
+    except BaseException:
+        db.close()
+        raise
+    return db
+
+
+def with_patience(call: Callable[[], R], path: str) -> R:
+    """Call until nobody is in the way, at most BUSY_S. Raises StorageBusy then, or what else is wrong."""
+    until = None
+    while True:
+        try:
+            return call()
+        except sqlite3.OperationalError as error:
+            if _primary(error) not in _BUSY:
+                raise explained(error, path) from error
+            if until is None:
+                until = MACHINE.interval() + BUSY_S
+            elif MACHINE.interval() >= until:
+                raise explained(error, path) from error
+        except sqlite3.Error as error:
+            raise explained(error, path) from error
+        pause(random.uniform(_PAUSE_MIN_S, _PAUSE_MAX_S))
+
+
+def _primary(error: sqlite3.Error) -> int:
+    """The library's error code, without what refines it."""
+    return getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF
+
+
+def explained(error: sqlite3.Error, path: str) -> UlakError:
+    """The library's error as ulak's."""
+    code = _primary(error)
+    if code in _BUSY:
+        return StorageBusy(
+            f'others have held "{path}" for {BUSY_S:g} s; nothing was changed\n'
+            f"  look for a program that keeps a transaction open on it, then try again"
+        )
+    if code == sqlite3.SQLITE_FULL:
+        return StorageFull(
+            f'no space is left for "{path}"; nothing was changed\n  free some on its disk, then try again'
+        )
+    if code in _UNREADABLE:
+        return SchemaError(f'"{path}" is no whole SQLite database: {error}\n  restore it from a backup')
+    if code == sqlite3.SQLITE_READONLY:
+        return StorageUnavailable(f'"{path}" cannot be written: {error}\n  see its owner and mode')
+    return StorageUnavailable(f'"{path}" did not answer: {error}')

@@ -1,0 +1,209 @@
+"""What a store answers without changing anything."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Collection, Iterable, Sequence
+from typing import Any, cast
+
+import msgspec
+
+from ulak.core.flows import CALENDAR_SLEEP_MAX_S
+from ulak.core.job import Counts, Grant, Job, Lease, State
+from ulak.core.store import Filter, Settings, WorkerInfo
+from ulak.storage.sqlite.records import (
+    INT_MAX,
+    JOB_COLUMNS,
+    NUMBER,
+    QUEUE_COLUMNS,
+    JobRow,
+    QueueRow,
+    UnreadableError,
+    job_row,
+)
+
+_ASKED_MAX = 500
+
+
+def queue_rows(db: sqlite3.Connection) -> dict[str, QueueRow]:
+    """Every queue."""
+    rows = db.execute(f"SELECT {QUEUE_COLUMNS} FROM queues WHERE id > 0").fetchall()  # noqa: S608 - columns of our own
+    return {row.name: row for row in (QueueRow(*values) for values in rows)}
+
+
+def queue_row(db: sqlite3.Connection, name: str) -> QueueRow | None:
+    """One queue."""
+    values = db.execute(f"SELECT {QUEUE_COLUMNS} FROM queues WHERE name = ?", (name,)).fetchone()  # noqa: S608
+    return None if values is None else QueueRow(*values)
+
+
+def counts(db: sqlite3.Connection, names: Sequence[str]) -> dict[str, Counts]:
+    """One snapshot of states and totals."""
+    if len(names) == 1:
+        row = queue_row(db, names[0])
+        rows = {} if row is None else {row.name: row}
+    else:
+        rows = queue_rows(db)
+    return {name: rows[name].counts() if name in rows else Counts() for name in names}
+
+
+def settings(db: sqlite3.Connection) -> dict[str, Settings]:
+    """All queues and their settings."""
+    return {name: row.settings for name, row in queue_rows(db).items()}
+
+
+class Leases(msgspec.Struct, frozen=True):
+    """Makes leases of stored rows, as they would be given now."""
+
+    uid: str
+    epoch: int
+
+    def of(self, queue: QueueRow, rows: Iterable[JobRow], gone: Collection[int]) -> list[Lease]:
+        """The leases; those whose holder is gone say so. Rows that cannot be read get one all the same."""
+        return [self._lease(queue, job, is_gone=job.holder is None or job.holder in gone) for job in rows]
+
+    def _lease(self, queue: QueueRow, job: JobRow, *, is_gone: bool) -> Lease:
+        try:
+            work = job.work(queue.name)
+        except UnreadableError:
+            work = msgspec.structs.replace(job, headers=None, backoff=None).work(queue.name)
+        return Lease(
+            Grant(self.uid, self.epoch, job.worker or "", job.lease_s or 0.0),
+            work,
+            job.delivery,
+            job.attempt,
+            job.lease_end or 0.0,
+            job.started_at or 0.0,
+            job.crashes,
+            work.spec.backoff or queue.backoff,
+            is_gone,
+        )
+
+
+def past(db: sqlite3.Connection, queue: QueueRow, now: float, limit: int) -> list[JobRow]:
+    """Jobs whose lease has ended, or has no end."""
+    found = db.execute(
+        f"SELECT {JOB_COLUMNS} FROM jobs WHERE queue = ? AND state = 2 AND lease_end <= ? "  # noqa: S608
+        "ORDER BY lease_end LIMIT ?",
+        (queue.id, now, limit),
+    ).fetchall()
+    if len(found) < limit:
+        found += db.execute(
+            f"SELECT {JOB_COLUMNS} FROM jobs WHERE queue = ? AND state = 2 AND lease_end IS NULL LIMIT ?",  # noqa: S608
+            (queue.id, limit - len(found)),
+        ).fetchall()
+    return [job_row(values) for values in found]
+
+
+def held_by(db: sqlite3.Connection, queue: QueueRow, holders: Collection[int], limit: int) -> list[JobRow]:
+    """Jobs leased by these holders."""
+    marks = ", ".join("?" * len(holders))
+    found = db.execute(
+        f"SELECT {JOB_COLUMNS} FROM jobs WHERE queue = ? AND state = 2 AND holder IN ({marks}) LIMIT ?",  # noqa: S608
+        (queue.id, *holders, limit),
+    ).fetchall()
+    return [job_row(values) for values in found]
+
+
+def leased(
+    db: sqlite3.Connection, queue: QueueRow, of: tuple[str, int | None] | None, after: int, limit: int
+) -> list[JobRow]:
+    """Leased jobs of a queue with id > `after`, by id. of: only those of this worker of this holder."""
+    condition, values = "", list[Any]()
+    if of is not None:
+        condition, values = " AND worker = ? AND holder IS ?", list(of)
+    found = db.execute(
+        f"SELECT {JOB_COLUMNS} FROM jobs INDEXED BY jobs_leased "  # noqa: S608
+        f"WHERE queue = ? AND state = 2 AND id > ?{condition} ORDER BY id LIMIT ?",
+        (queue.id, after, *values, limit),
+    ).fetchall()
+    return [job_row(row) for row in found]
+
+
+def horizon_s(db: sqlite3.Connection, queue: QueueRow, now: float, now_at: float) -> float | None:
+    """Seconds until time alone makes a job of this queue claimable."""
+    soonest: list[float] = []
+    if queue.leased > 0:
+        (end,) = db.execute(
+            "SELECT min(lease_end) FROM jobs WHERE queue = ? AND state = 2", (queue.id,)
+        ).fetchone()
+        if end is not None:
+            soonest.append(end - now)
+    if queue.scheduled > 0 and not queue.paused:
+        (due_at,) = db.execute(
+            "SELECT min(run_at) FROM jobs WHERE queue = ? AND state = 1", (queue.id,)
+        ).fetchone()
+        if due_at is not None:
+            soonest.append(min(due_at - now_at, CALENDAR_SLEEP_MAX_S))
+    return max(0.0, min(soonest)) if soonest else None
+
+
+def where(which: Filter, queue: str | None = None) -> tuple[str, list[Any]]:
+    """A filter as a condition on jobs, and its values."""
+    conditions, values = ["1"], list[Any]()
+    for name in {which.queue, queue} - {None}:
+        conditions.append("queue = (SELECT id FROM queues WHERE name = ?)")
+        values.append(name)
+    if which.states is not None:
+        numbers = sorted(NUMBER[state] for state in cast("frozenset[State]", which.states))
+        conditions.append(f"state IN ({', '.join(map(str, numbers))})")
+    for column in ("task", "worker"):
+        if (wanted := getattr(which, column)) is not None:
+            conditions.append(f"{column} = ?")
+            values.append(wanted)
+    return " AND ".join(conditions), values
+
+
+def records(db: sqlite3.Connection, rows: Iterable[tuple[Any, ...]]) -> list[Job]:
+    """Rows as records; one that cannot be read shows what can be."""
+    names: dict[int, str] = dict(db.execute("SELECT id, name FROM queues").fetchall())
+    found = []
+    for values in rows:
+        job = job_row(values)
+        name = names.get(job.queue_id)
+        if name is None:
+            continue
+        try:
+            found.append(job.record(name))
+        except UnreadableError:
+            number = job.number if 0 <= job.number < len(NUMBER) else NUMBER[State.DEAD]
+            bare = msgspec.structs.replace(job, headers=None, backoff=None, history=None, number=number)
+            found.append(bare.record(name))
+    return found
+
+
+def get(db: sqlite3.Connection, ids: Sequence[int]) -> list[Job | None]:
+    """Records by id; None where the id is unknown."""
+    asked = [job_id for job_id in dict.fromkeys(ids) if 0 < job_id <= INT_MAX]
+    found: dict[int, Job] = {}
+    for start in range(0, len(asked), _ASKED_MAX):
+        part = asked[start : start + _ASKED_MAX]
+        marks = ", ".join("?" * len(part))
+        rows = db.execute(f"SELECT {JOB_COLUMNS} FROM jobs WHERE id IN ({marks})", part).fetchall()  # noqa: S608
+        found |= {job.id: job for job in records(db, rows)}
+    return [found.get(job_id) for job_id in ids]
+
+
+def scan(db: sqlite3.Connection, which: Filter, after: int, limit: int) -> list[Job]:
+    """Matching jobs with id > `after`, by id."""
+    if after > INT_MAX:
+        return []
+    condition, values = where(which)
+    rows = db.execute(
+        f"SELECT {JOB_COLUMNS} FROM jobs WHERE id > ? AND {condition} ORDER BY id LIMIT ?",  # noqa: S608
+        (max(after, -INT_MAX), *values, limit),
+    ).fetchall()
+    return records(db, rows)
+
+
+def workers(db: sqlite3.Connection) -> list[WorkerInfo]:
+    """The workers that are there, by name."""
+    return [
+        WorkerInfo(name, msgspec.json.decode(info, type=dict[str, str]), seen_at)
+        for name, info, seen_at in db.execute("SELECT name, info, seen_at FROM workers ORDER BY name")
+    ]
+
+
+def schedules(db: sqlite3.Connection) -> dict[str, float]:
+    """Each schedule's last tick."""
+    return dict(db.execute("SELECT name, last_tick FROM schedules").fetchall())

@@ -1,0 +1,86 @@
+"""Which file is ulak's, of which version, and how an older one becomes this one."""
+
+from __future__ import annotations
+
+import secrets
+import sqlite3
+from importlib import resources
+
+from ulak.errors import SchemaError
+
+APPLICATION_ID = 0x756C616B
+"""What SQLite keeps in the file's head: "ulak"."""
+
+VERSION = 1
+"""The newest schema this version knows: the number of its last migration."""
+
+LIBRARY_MIN = (3, 37, 0)
+
+
+def check_library() -> None:
+    """Raises SchemaError if the SQLite library is too old for the schema."""
+    if sqlite3.sqlite_version_info < LIBRARY_MIN:
+        needed = ".".join(map(str, LIBRARY_MIN))
+        raise SchemaError(
+            f"this Python's SQLite library is {sqlite3.sqlite_version}; sqlite:// needs {needed} or newer\n"
+            f"  use a newer Python or system; memory:// needs none"
+        )
+
+
+def version_of(db: sqlite3.Connection, path: str) -> int:
+    """The schema's number, 0 for an empty file. Raises SchemaError for a newer file, or a stranger's."""
+    (application,) = db.execute("PRAGMA application_id").fetchone()
+    (version,) = db.execute("PRAGMA user_version").fetchone()
+    if application != APPLICATION_ID:
+        (tables,) = db.execute("SELECT count(*) FROM sqlite_schema").fetchone()
+        if application or version or tables:
+            raise SchemaError(
+                f'"{path}" is a SQLite database, but not one of ulak; nothing was changed\n'
+                f"  give ulak a file of its own"
+            )
+        return 0
+    if version > VERSION:
+        raise SchemaError(
+            f'"{path}" has schema {version}, which is newer than {VERSION}, the newest this ulak knows\n'
+            f"  update ulak; nothing was changed"
+        )
+    return int(version)
+
+
+def check_current(db: sqlite3.Connection, path: str) -> None:
+    """Raises SchemaError if the file's schema is older than this version's."""
+    version = version_of(db, path)
+    if version < VERSION:
+        raise SchemaError(
+            f'"{path}" has schema {version}, and this ulak works with {VERSION}\n'
+            f"  stop its workers, back it up, and call Queue(...).migrate()"
+        )
+
+
+def migrate(db: sqlite3.Connection, path: str, boot: str, now_at: float) -> None:
+    """Bring the schema up to date, in the transaction that is open; idempotent."""
+    version = version_of(db, path)
+    for number in range(version + 1, VERSION + 1):
+        for statement in statements(number):
+            db.execute(statement)
+    if version == 0:
+        db.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+        db.execute("INSERT INTO queues (id, name) VALUES (0, '')")
+        db.execute(
+            "INSERT INTO store (id, uid, epoch, boot) VALUES (1, ?, ?, ?)",
+            (f"sqlite-{secrets.token_hex(8)}", int(now_at * 1_000_000), boot),
+        )
+    if version < VERSION:
+        db.execute(f"PRAGMA user_version = {VERSION}")
+
+
+def statements(number: int) -> list[str]:
+    """The statements of one migration."""
+    text = resources.files(__package__).joinpath(f"migrations/{number:04}.sql").read_text(encoding="utf-8")
+    found, part = [], ""
+    for line in text.splitlines(keepends=True):
+        part += line
+        if sqlite3.complete_statement(part):
+            found.append(part)
+            part = ""
+    return found

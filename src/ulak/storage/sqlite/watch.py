@@ -1,0 +1,151 @@
+"""Wakes waiters of this process for what other processes have written: a cheap look every few milliseconds.
+
+It looks only while somebody waits. A wake-up is a hint, so it may come too often, and it looks at the file
+and not at what was told: nothing is missed when nobody rang.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import sqlite3
+import threading
+from collections.abc import Callable, Mapping
+
+from ulak.clock import pause
+from ulak.core.store import Signal, Until
+from ulak.errors import UlakError
+from ulak.storage.line import WaitLine
+from ulak.storage.sqlite import looks
+from ulak.storage.sqlite.link import connect
+from ulak.storage.sqlite.records import QueueRow
+
+POLL_S = 0.008
+IDLE_S = 2.0
+_AFTER_ERROR_S = 0.5
+
+_log = logging.getLogger("ulak")
+
+Lines = Mapping[tuple[Until, str], WaitLine]
+
+
+class WatchedLine(WaitLine):
+    """A line whose waiters are also woken for other processes."""
+
+    __slots__ = ("_begin",)
+
+    def __init__(self, until: Until, begin: Callable[[], None]) -> None:
+        super().__init__(until)
+        self._begin = begin
+
+    def join(self, signal: Signal) -> None:
+        """Stand at the end of the line, and have the file watched."""
+        super().join(signal)
+        self._begin()
+
+
+class Watcher:
+    """Looks whether the file has changed, from a thread of its own, while somebody stands in a line."""
+
+    def __init__(self, path: str, lines: Lines) -> None:
+        self._path = path
+        self._lines = lines
+        self._mutex = threading.Lock()
+        self._wanted = threading.Event()
+        self._ends = False
+        self._thread: threading.Thread | None = None
+        self._before: dict[str, QueueRow] = {}
+
+    # The thread ends when nobody has waited for a while, and is started again when somebody does.
+
+    def begin(self) -> None:
+        """Somebody waits from now on."""
+        if self._wanted.is_set():
+            return
+        with self._mutex:
+            self._wanted.set()
+            if self._thread is None and not self._ends:
+                self._thread = threading.Thread(target=self._main, name="ulak-watch", daemon=True)
+                self._thread.start()
+
+    def close(self) -> None:
+        """Watch no more."""
+        with self._mutex:
+            self._ends = True
+            self._wanted.set()
+            thread, self._thread = self._thread, None
+        if thread is not None and thread is not threading.current_thread():
+            thread.join()
+
+    def _main(self) -> None:
+        while not self._ends and self._thread is threading.current_thread():
+            try:
+                with contextlib.closing(connect(self._path)) as db:
+                    self._watch(db)
+            except Exception as error:  # noqa: BLE001 - whatever the file does, who waits must be woken again
+                if not isinstance(error, sqlite3.Error | UlakError):
+                    _log.exception("the watcher of a store was struck, and goes on")
+                pause(_AFTER_ERROR_S)
+
+    def _watch(self, db: sqlite3.Connection) -> None:
+        version = None
+        while True:
+            if not self._wanted.wait(IDLE_S) and self._may_end():
+                return
+            if self._ends:
+                return
+            (now,) = db.execute("PRAGMA data_version").fetchone()
+            if now != version:
+                version = now
+                self._ring(db)
+            if not self._is_awaited():
+                # Whatever happens until somebody waits again counts as a change.
+                version = None
+                self._before.clear()
+                continue
+            pause(POLL_S)
+
+    def _may_end(self) -> bool:
+        with self._mutex:
+            if self._wanted.is_set():
+                return False
+            self._thread = None
+            return True
+
+    def _is_awaited(self) -> bool:
+        if any(line.waiting for line in list(self._lines.values())):
+            return True
+        with self._mutex:
+            if not self._ends:
+                self._wanted.clear()
+        # One who joined just now found it set still.
+        if any(line.waiting for line in list(self._lines.values())):
+            self._wanted.set()
+            return True
+        return False
+
+    def _ring(self, db: sqlite3.Connection) -> None:
+        awaited = {key: line for key, line in list(self._lines.items()) if line.waiting}
+        if not awaited:
+            return
+        rows = looks.queue_rows(db)
+        for (until, queue), line in awaited.items():
+            row = rows.get(queue)
+            if row is not None and (wakeups := _wakeups(until, self._before.get(queue), row)):
+                line.ring(wakeups)
+        self._before = rows
+
+
+def _wakeups(until: Until, was: QueueRow | None, row: QueueRow) -> int:
+    """How many waiters have reason to look."""
+    if was is None or (was.paused, was.capacity) != (row.paused, row.capacity):
+        return 1 + max(0, row.open)
+    match until:
+        case Until.READY:
+            return row.ready + row.held
+        case Until.ROOM:
+            return int(was.left != row.left)
+        case Until.DUE:
+            return int(was.scheduled != row.scheduled or was.retries != row.retries)
+        case Until.DRAINED:
+            return int(row.is_drained)

@@ -1,0 +1,376 @@
+"""The inspection commands on a real file, as a user runs them."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import sqlite3
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from tests.cli.command import COMMAND, environment, on_terminal, ulak
+from ulak import Queue
+from ulak.cli import main
+from ulak.storage.sqlite import link
+
+
+class Done(NamedTuple):
+    status: int
+    out: str
+    err: str
+
+
+Run = Callable[..., Done]
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "jobs.db"
+
+
+@pytest.fixture
+def mail(path: Path) -> Iterator[Queue]:
+    """An open queue on the file, as a program that runs meanwhile has it."""
+    with Queue(f"sqlite:///{path}", "mail", max_attempts=1, capacity=10) as q:
+        yield q
+
+
+@pytest.fixture
+def run(path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Run:
+    """Run `ulak ARGS` in this process, on the file."""
+    monkeypatch.setenv("ULAK_URL", f"sqlite:///{path}")
+
+    def go(*argv: object) -> Done:
+        status = main([str(word) for word in argv])
+        return Done(status, *capsys.readouterr())
+
+    return go
+
+
+def read(run: Run, *argv: object, status: int = 0) -> Any:
+    """What a command prints with --json."""
+    done = run(*argv, "--json")
+    assert (done.status, done.out.count("\n")) == (status, 1), done.err
+    return json.loads(done.out)
+
+
+def die(q: Queue, payload: object = "x", error: str = "no") -> int:
+    """The id of a job that failed for good."""
+    job_id = q.enqueue(payload, 100)
+    lease = q.deliver()
+    assert lease is not None
+    q.nack(lease, error=error)
+    return job_id
+
+
+def test_counts_see_what_another_handle_does(run: Run, mail: Queue) -> None:
+    mail.enqueue_many(["a", "b", "c"])
+    die(mail)
+    assert mail.deliver() is not None
+    counts = read(run, "counts")["queues"]["mail"]
+    assert {
+        name: counts[name] for name in ("ready", "leased", "dead", "open", "capacity", "leases_over")
+    } == {
+        "ready": 2,
+        "leased": 1,
+        "dead": 1,
+        "open": 3,
+        "capacity": 10,
+        "leases_over": 0,
+    }
+    assert 0 <= counts["oldest_leased_s"] <= counts["oldest_ready_s"] < 60
+    assert run("counts", "-q", "mail").out.splitlines()[1].split()[:3] == ["mail", "2", "0"]
+
+
+def test_a_list_is_paged_by_the_option_it_names(run: Run, mail: Queue) -> None:
+    ids = mail.enqueue_many(["x"] * 5)
+    first = run("ls", "--limit", 2)
+    assert (first.status, first.err) == (0, f"there are more: --after {ids[1]}\n")
+    seen = [line.split()[0] for line in first.out.splitlines()[1:]]
+    rest = run("ls", "--after", ids[1])
+    assert rest.err == ""
+    seen += [line.split()[0] for line in rest.out.splitlines()[1:]]
+    assert seen == [str(job_id) for job_id in ids]
+
+
+def test_a_list_is_narrowed_by_state_queue_and_task(run: Run, mail: Queue) -> None:
+    mail.enqueue("a")
+    dead = die(mail)
+    assert [job["id"] for job in read(run, "ls", "--state", "dead")["jobs"]] == [dead]
+    assert [job["id"] for job in read(run, "dead", "ls")["jobs"]] == [dead]
+    assert read(run, "ls", "--state", "dead", "--state", "ready")["jobs"][1]["state"] == "dead"
+    assert read(run, "ls", "--task", "no.such")["jobs"] == []
+    assert run("ls", "-q", "mial").status == 3
+
+
+def test_show_knows_the_seconds_that_are_left_of_a_lease(run: Run, mail: Queue) -> None:
+    job_id = mail.enqueue({"n": 1})
+    lease = mail.deliver()
+    assert lease is not None
+    shown = read(run, "show", job_id)
+    assert shown["worker"] == lease.worker
+    assert 20 < shown["lease_left_s"] <= 30
+    assert "payload" not in shown
+    assert read(run, "show", job_id, "--payload")["payload"] == {"n": 1}
+    assert f"held by {lease.worker}, " in run("show", job_id).out
+
+
+def test_retry_without_yes_only_counts(run: Run, mail: Queue) -> None:
+    dead = die(mail)
+    done = run("retry", dead)
+    assert done == (1, "1 job would come back\n", "nothing was done; --yes does it\n")
+    assert read(run, "retry", dead, status=1) == {"done": [], "would_change": 1, "refused": {}, "room": {}}
+    assert mail.counts().dead == 1
+
+
+def test_retry_with_yes_brings_back_what_it_can_and_says_why_not_the_rest(run: Run, mail: Queue) -> None:
+    dead, waiting = die(mail), mail.enqueue("w")
+    done = run("retry", dead, waiting, 999, "--yes")
+    assert (done.status, done.err) == (1, "")
+    assert done.out.splitlines() == [
+        f"1 job is back: {dead}",
+        f"  1 job refused, not possible in its state: {waiting}",
+        "  1 job refused, not found: 999",
+    ]
+    assert (mail.counts().dead, mail.counts().ready) == (0, 2)
+
+
+def test_retry_of_all_dead_ones_of_a_queue(run: Run, mail: Queue) -> None:
+    dead = [die(mail), die(mail)]
+    assert run("retry", "--state", "dead", "-q", "mail").out == "2 jobs would come back\n"
+    assert read(run, "retry", "--state", "dead", "-q", "mail", "--yes")["done"] == dead
+    assert run("retry", "--state", "dead", "--yes") == (0, "0 jobs are back\n", "")
+    assert run("retry", "--state", "dead") == (0, "0 jobs would come back\n", "")
+
+
+def test_retry_into_a_full_queue_says_how_much_room_there_is(run: Run, mail: Queue) -> None:
+    die(mail)
+    die(mail)
+    mail.enqueue_many(["x"] * 9)
+    assert run("retry", "--state", "dead").out == "2 jobs would come back\n  queue mail has room for 1 only\n"
+    done = run("retry", "--state", "dead", "--yes")
+    assert done.status == 1
+    assert "1 job refused, queue is full" in done.out
+
+
+def test_retry_of_unknown_ids_is_not_found(run: Run, mail: Queue) -> None:
+    mail.counts()
+    assert run("retry", 7).status == 3
+    assert run("retry", 7, "--yes").status == 3
+
+
+def test_pause_and_resume_reach_a_program_that_runs(run: Run, mail: Queue) -> None:
+    mail.enqueue("a")
+    assert run("pause", "mail") == (0, "queue mail is paused: 1 job waits, 0 running\n", "")
+    assert mail.deliver() is None
+    assert run("pause", "mail").out == "queue mail is paused already: 1 job waits, 0 running\n"
+    assert read(run, "resume", "mail") == {
+        "queue": "mail",
+        "paused": False,
+        "changed": True,
+        "pending": 1,
+        "leased": 0,
+    }
+    assert mail.deliver() is not None
+
+
+def test_pause_of_an_unknown_queue_makes_none(run: Run, mail: Queue) -> None:
+    mail.counts()
+    assert run("pause", "mial") == (3, "", "error: there is no queue 'mial'; there is mail\n")
+    assert list(read(run, "counts")["queues"]) == ["mail"]
+
+
+COMMANDS = ("counts", "ls", "show 1", "retry 1 --yes", "dead ls", "pause mail", "resume mail", "doctor")
+
+
+@pytest.mark.parametrize("words", COMMANDS)
+def test_a_file_that_is_not_there_is_an_error_and_stays_so(words: str, run: Run, path: Path) -> None:
+    done = run(*words.split())
+    assert done == (3, "", f"error: there is no file {path} (named by ULAK_URL); nothing was created\n")
+    assert list(path.parent.iterdir()) == []
+
+
+@pytest.mark.parametrize("words", COMMANDS)
+def test_an_empty_file_does_not_become_a_store(words: str, run: Run, path: Path) -> None:
+    path.touch()
+    assert run(*words.split()).status == 3
+    assert [(file.name, file.stat().st_size) for file in path.parent.iterdir()] == [("jobs.db", 0)]
+
+
+@pytest.mark.parametrize("words", COMMANDS[:-1])
+def test_somebody_elses_database_is_refused_unchanged(words: str, run: Run, path: Path) -> None:
+    with sqlite3.connect(path) as db:
+        db.execute("CREATE TABLE theirs (x)")
+    db.close()
+    before = path.read_bytes()
+    done = run(*words.split())
+    assert (done.status, done.out) == (69, "")
+    assert "not one of ulak" in done.err
+    assert path.read_bytes() == before
+
+
+@pytest.mark.parametrize("words", COMMANDS[:-1])
+def test_a_database_without_tables_does_not_become_a_store(words: str, run: Run, path: Path) -> None:
+    with sqlite3.connect(path) as db:
+        db.execute("CREATE TABLE t (x)")
+        db.execute("DROP TABLE t")
+    db.close()
+    assert run(*words.split()).status == 3
+    with sqlite3.connect(path) as db:
+        assert db.execute("SELECT count(*) FROM sqlite_schema").fetchone() == (0,)
+    db.close()
+
+
+def test_looking_leaves_the_journal_as_it_is(run: Run, path: Path) -> None:
+    with Queue(f"sqlite:///{path}?journal=truncate", "mail") as q:
+        q.enqueue("a")
+    for words in ("counts", "ls", "show 1", "doctor"):
+        assert run(*words.split()).status == 0
+    db = sqlite3.connect(path)
+    assert db.execute("PRAGMA journal_mode").fetchone() == ("delete",)
+    db.close()
+
+
+def test_looking_takes_nothing_and_leaves_no_process_behind(run: Run, path: Path) -> None:
+    with Queue(f"sqlite:///{path}", "mail") as q:
+        q.enqueue("a")
+    for words in COMMANDS:
+        run(*words.split())
+    db = sqlite3.connect(path)
+    assert db.execute("SELECT count(*) FROM holders").fetchone() == (0,)
+    assert db.execute("SELECT delivery FROM jobs").fetchall() == [(0,)]
+    db.close()
+
+
+# Streams
+
+
+def filled(path: Path) -> str:
+    """The URL of a store with a job in each of several states, one of them with a nasty error."""
+    url = f"sqlite:///{path}"
+    with Queue(url, "mail", max_attempts=1, capacity=100) as q:
+        q.enqueue_many(["x"] * 30)
+        die(q, error="é \x1b[2Jno\nway " * 20)
+    return url
+
+
+STRICT_ASCII = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+
+
+@pytest.mark.parametrize("words", ["counts", "ls", "show 31", "dead ls", "doctor"])
+def test_the_plain_locale_is_enough(words: str, path: Path) -> None:
+    done = ulak(*words.split(), "--url", filled(path), env=STRICT_ASCII, encoding="ascii")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "\x1b" not in done.stdout
+
+
+@pytest.mark.parametrize("words", ["counts", "ls", "show 31", "dead ls", "doctor"])
+def test_a_terminal_of_80_columns_has_room_for_it(words: str, path: Path) -> None:
+    status, shown, _ = on_terminal(*words.split(), "--url", filled(path), env={"NO_COLOR": "1"})
+    lines = re.sub("\x1b\\[[0-9;]*m", "", shown).splitlines()
+    assert status == 0
+    # Facts that come from outside may be longer: a path, a text. What is laid out has to fit.
+    lines = lines[lines.index("") :] if words == "show 31" else lines[1:]
+    assert max(map(len, lines)) <= 80, max(lines, key=len)
+    assert "\x1b[2J" not in shown
+    assert any(word in line for line in lines for word in ("mail", "at  ", "schema"))
+
+
+def test_a_reader_that_takes_one_line_and_goes_gets_no_traceback(path: Path) -> None:
+    url = f"sqlite:///{path}"
+    with Queue(url, "mail") as q:
+        q.enqueue_many(["x"] * 5_000)
+    with subprocess.Popen(
+        [*COMMAND, "ls", "--limit", "5000", "--url", url],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=environment(),
+    ) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        assert process.stdout.readline().startswith("  id  queue")
+        process.stdout.close()
+        assert process.stderr.read() == ""
+        assert process.wait(60) == 141
+
+
+def test_a_pipe_that_nobody_reads_ends_the_command_quietly(path: Path) -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    done = ulak("counts", "--url", filled(path), stdout=writer)
+    os.close(writer)
+    assert (done.returncode, done.stderr) == (141, "")
+
+
+def test_streams_that_the_process_does_not_have_are_harmless(path: Path) -> None:
+    done = subprocess.run(
+        ["sh", "-c", 'exec "$@" >&-', "sh", *COMMAND, "counts", "--url", filled(path)],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+        env=environment(),
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_a_relative_url_is_below_the_working_directory(
+    run: Run, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    filled(path)
+    monkeypatch.chdir(path.parent)
+    assert run("counts", "--url", "sqlite:///jobs.db").status == 0
+    assert run("counts", "--url", "sqlite:///jobs.db?journal=wall").status == 2
+
+
+def test_json_of_a_stored_text_is_ascii_and_whole(run: Run, path: Path) -> None:
+    filled(path)
+    done = run("dead", "ls", "--json")
+    assert done.out.isascii()
+    assert "\x1b" not in done.out
+    assert json.loads(done.out)["jobs"][0]["error"].startswith("é \x1b[2Jno\nway")
+
+
+def test_a_table_in_a_pipe_loads_no_rich(path: Path) -> None:
+    code = (
+        "import sys; from ulak.cli import main; status = main(['counts', '--url', sys.argv[1]]);"
+        "assert not {'rich', 'asyncio.base_events'} & set(sys.modules) - before; sys.exit(status)"
+    )
+    code = f"import sys, ulak; before = set(sys.modules); {code}"
+    done = subprocess.run(
+        [sys.executable, "-c", code, filled(path)], capture_output=True, text=True, check=False, timeout=60
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_a_store_that_others_hold_for_too_long_can_be_tried_again(
+    run: Run, mail: Queue, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mail.counts()
+    monkeypatch.setattr(link, "BUSY_S", 0.05)
+    writer = sqlite3.connect(path, isolation_level=None)
+    writer.execute("BEGIN IMMEDIATE")
+    done = run("pause", "mail")
+    writer.close()
+    assert (done.status, done.out) == (75, "")
+    assert done.err.startswith("error U202: others have held ")
+    assert mail.settings().paused is False
+
+
+def test_retry_and_list_can_be_narrowed_to_a_task(run: Run, mail: Queue, path: Path) -> None:
+    first, second = die(mail), die(mail)
+    with sqlite3.connect(path) as db:
+        db.execute("UPDATE jobs SET task = 'shop.welcome' WHERE id = ?", (second,))
+    db.close()
+    assert [job["id"] for job in read(run, "dead", "ls", "--task", "shop.welcome")["jobs"]] == [second]
+    asked = ("retry", "--state", "dead", "--task", "shop.welcome")
+    assert run(*asked).out == "1 job would come back\n"
+    assert read(run, *asked, "--yes")["done"] == [second]
+    assert [job["id"] for job in read(run, "dead", "ls")["jobs"]] == [first]

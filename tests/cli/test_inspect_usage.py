@@ -1,0 +1,141 @@
+"""How the inspection commands print a table, refuse what cannot be, and explain themselves."""
+
+from __future__ import annotations
+
+import io
+import re
+import subprocess
+import sys
+
+import pytest
+
+from ulak.cli import main
+from ulak.cli.inspect_table import Column, print_json, print_table
+
+COMMANDS = (
+    *(["counts"], ["ls"], ["show", "1"], ["retry", "1"], ["dead", "ls"]),
+    *(["pause", "mail"], ["resume", "mail"], ["doctor"]),
+)
+
+
+class Terminal(io.StringIO):
+    """Takes text as a terminal does."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+def lines_of(stream: io.StringIO) -> list[str]:
+    """What was written, without the styles that a terminal gets."""
+    return re.sub("\x1b\\[[0-9;]*m", "", stream.getvalue()).splitlines()
+
+
+def test_a_cell_without_a_value_is_a_dash_so_that_columns_can_be_split() -> None:
+    out = io.StringIO()
+    print_table([Column("a b"), Column("n", right=True)], [["", "1"], ["x", "22"]], to=out)
+    assert lines_of(out) == ["a_b   n", "-     1", "x    22"]
+
+
+def test_a_table_in_the_plain_locale_replaces_what_it_cannot_show(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "20")
+    terminal = type("T", (io.TextIOWrapper,), {"isatty": lambda _: True})(io.BytesIO(), encoding="ascii")
+    print_table([Column("error", cut=True)], [["é" * 30]], to=terminal)
+    terminal.seek(0)
+    assert lines_of(io.StringIO(terminal.read()))[1:] == ["?" * 19 + "..."]
+
+
+def test_no_stream_takes_no_table() -> None:
+    print_table([Column("a")], [["b"]], to=None)
+    print_json({}, to=None)
+
+
+REFUSED = {
+    "no store": (
+        ["counts"],
+        "error U302: no store is named: give --url sqlite:///jobs.db, or set ULAK_URL\n",
+    ),
+    "memory": (
+        ["counts", "-u", "memory://here"],
+        (
+            "error U302: a memory:// store (--url) lives inside its process, where no command can look; name "
+            "a file: sqlite:///jobs.db\n"
+        ),
+    ),
+    "no id": (["show"], "error U302: the following arguments are required: ID\n  see ulak show --help\n"),
+    "id 0": (
+        ["show", "0"],
+        (
+            "error U302: ID: '0' is not a whole number from 1 to 9,223,372,036,854,775,807\n"
+            "  see ulak show --help\n"
+        ),
+    ),
+    "no such state": (
+        ["ls", "--state", "ded"],
+        "error U302: --state: unknown value 'ded'; did you mean dead?\n  see ulak ls --help\n",
+    ),
+    "no command of dead": (
+        ["dead"],
+        "error U302: dead needs a command; there is ls\n  see ulak dead --help\n",
+    ),
+    "option of dead ls": (
+        ["dead", "ls", "--limt", "3"],
+        "error U302: unknown option '--limt'; did you mean --limit?\n  see ulak dead ls --help\n",
+    ),
+    "retry of nothing": (
+        ["retry", "-u", "sqlite:///x.db"],
+        "error U302: say which jobs: ids, or --state dead\n  see ulak retry --help\n",
+    ),
+    "retry of ids and a state": (
+        ["retry", "-u", "sqlite:///x.db", "1", "--state", "dead"],
+        "error U302: give ids, or --state and --task, not both\n  see ulak retry --help\n",
+    ),
+    "retry of what is open": (
+        ["retry", "--state", "ready"],
+        "error U302: --state: unknown value 'ready'; did you mean dead?\n  see ulak retry --help\n",
+    ),
+}
+
+
+@pytest.mark.parametrize(("argv", "expected"), REFUSED.values(), ids=REFUSED)
+def test_what_cannot_be_used_is_refused_in_a_few_lines(
+    argv: list[str], expected: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("ULAK_URL", raising=False)
+    assert main(argv) == 2
+    assert capsys.readouterr() == ("", expected)
+
+
+def test_the_environment_names_the_store_unless_the_option_does(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ULAK_URL", "memory://")
+    assert main(["counts"]) == 2
+    assert "(ULAK_URL)" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("argv", COMMANDS, ids=lambda argv: argv[0])
+def test_help_fits_80_columns_of_plain_ascii(
+    argv: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    words = argv if argv[0] == "dead" else argv[:1]
+    assert main([*words, "--help"]) == 0
+    printed = capsys.readouterr()
+    assert printed.err == ""
+    assert printed.out.isascii()
+    assert max(map(len, printed.out.splitlines())) <= 80
+    for option in ("--url", "--json", "--verbose"):
+        assert option in printed.out
+
+
+def test_help_loads_nothing_that_only_a_run_needs() -> None:
+    heavy = {"rich", "sqlite3", "ulak.cli.inspect_open", "ulak.cli.inspect_table", "ulak.cli.inspect_file"}
+    code = (
+        "import sys; from ulak.cli import main\n"
+        f"for words in {[*COMMANDS]!r}: main([*words[:2 if words[0] == 'dead' else 1], '--help'])\n"
+        f"print(sorted({heavy!r} & set(sys.modules)), file=sys.stderr)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
+    )
+    assert done.stderr == "[]\n"
