@@ -47,11 +47,14 @@ class AsyncQueue(Handle):
         priority: int = 0,
         *,
         timeout: float | timedelta | None = None,
+        connection: object | None = None,
         **options: Unpack[JobOptions],
     ) -> int:
         """As `Queue.enqueue`."""
         self._open()
-        answer: int = await _now(self._ways.enqueue(payload, priority, timeout=timeout, **options))
+        answer: int = await _now(
+            self._ways.enqueue(payload, priority, timeout=timeout, connection=connection, **options)
+        )
         return answer
 
     async def enqueue_many(
@@ -78,10 +81,10 @@ class AsyncQueue(Handle):
         """As `Queue.deliver_many`."""
         return await arun(self._edge, self._deliver(limit, timeout))
 
-    async def ack(self, lease: Lease) -> Outcome:
+    async def ack(self, lease: Lease, *, connection: object | None = None) -> Outcome:
         """As `Queue.ack`."""
         self._open()
-        outcome: Outcome = await _now(self._ways.ack(lease))
+        outcome: Outcome = await _now(self._ways.ack(lease, connection=connection))
         return outcome
 
     async def ack_many(self, leases: Iterable[Lease]) -> list[Outcome]:

@@ -13,6 +13,7 @@ from ulak.capture import ERROR_TEXT_MAX, bounded
 from ulak.core.flows import Handling
 from ulak.core.job import Lease
 from ulak.durations import seconds
+from ulak.errors import ArgumentError
 
 PROGRESS_TEXT_MAX = 1024
 
@@ -21,13 +22,29 @@ class Context(msgspec.Struct, eq=False):
     """The job a handler runs. Ask for it with a parameter annotated `Context`.
 
     cancelled: somebody asked for the job's end, or its lease is lost: stop when you can. What is returned
-    after a lost lease has no effect. ended: the handler has returned.
+    after a lost lease has no effect. ended: the handler has returned. acked: the handler has finished its
+    job itself, in a transaction.
     """
 
     _lease: Lease
     cancelled: bool = False
     ended: bool = False
     progress_text: str | None = None
+    acked: bool = False
+    _ack: Callable[[Lease, object], object] | None = None
+
+    def ack(self, *, connection: object) -> None:
+        """Finish the job in the transaction that is open on this connection to its store's database.
+
+        So the job and what the handler writes there are committed together, or not at all. Commit it before
+        the handler returns: a job that is not finished then is a failed attempt.
+        Raises LeaseLost if the delivery is not current any more; roll back then. ArgumentError for a
+        connection that cannot be joined, and in a memory store, which has no transactions.
+        """
+        if self._ack is None:
+            raise ArgumentError("this job's store has no transaction that connection= could join")
+        self._ack(self._lease, connection)
+        self.acked = True
 
     @property
     def logger(self) -> logging.LoggerAdapter[logging.Logger]:

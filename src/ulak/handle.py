@@ -266,11 +266,20 @@ class Handle:
         """The calls that every job goes through, as every store and option goes. go: runs a flow."""
 
         def enqueue(
-            payload: object, priority: int = 0, *, timeout: Timeout = None, **options: Unpack[JobOptions]
+            payload: object,
+            priority: int = 0,
+            *,
+            timeout: Timeout = None,
+            connection: object | None = None,
+            **options: Unpack[JobOptions],
         ) -> Any:  # noqa: ANN401 - as `go`
-            return go(
-                self._edge, flows.first(self._enqueue([self._one(payload, priority, options)], timeout))
-            )
+            drafts = [self._one(payload, priority, options)]
+            return go(self._edge, flows.first(self._enqueue(drafts, timeout, connection)))
+
+        def ack(lease: Lease, *, connection: object | None = None) -> Any:  # noqa: ANN401
+            if connection is None:
+                return go(self._edge, flows.first(self._settle([lease], Done())))
+            return go(self._edge, self._ack_joined(lease, connection))
 
         return Ways(
             enqueue=enqueue,
@@ -279,7 +288,7 @@ class Handle:
             ),
             deliver=lambda timeout=0: go(self._edge, flows.first(self._deliver(1, timeout))),
             deliver_many=lambda limit, timeout=0: go(self._edge, self._deliver(limit, timeout)),
-            ack=lambda lease: go(self._edge, flows.first(self._settle([lease], Done()))),
+            ack=ack,
             ack_many=lambda leases: go(self._edge, self._settle(leases, Done())),
         )
 
@@ -296,10 +305,18 @@ class Handle:
 
     # Flows: what both facades run
 
-    def _enqueue(self, drafts: Sequence[Draft], timeout: Timeout) -> Flow[list[int]]:
+    def _enqueue(
+        self, drafts: Sequence[Draft], timeout: Timeout, connection: object | None = None
+    ) -> Flow[list[int]]:
         if not drafts:
             return []
         limit_s = wait_s(timeout)
+        if connection is not None:
+            return (
+                yield from flows.enqueue_joined(
+                    self._local, self.name, drafts, connection, handler=self._handling()
+                )
+            )
         return (
             yield from flows.enqueue(
                 self._local, self.name, drafts, timeout_s=limit_s, handler=self._handling()
@@ -327,6 +344,9 @@ class Handle:
         given = several(leases, "ack_many takes a list of leases")
         checked = [(self._check(lease), verdict) for lease in given]
         return (yield from flows.settle(self._local, checked))
+
+    def _ack_joined(self, lease: Lease, connection: object) -> Flow[Outcome]:
+        return (yield from flows.ack_joined(self._local, self._check(lease), connection))
 
     def _nack(self, lease: Lease, delay: Timeout, error: BaseException | str | None) -> Flow[Outcome]:
         delay_s = None if delay is None else seconds(delay, name="delay")

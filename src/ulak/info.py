@@ -106,4 +106,9 @@ def _next(job: Job, now: float, now_at: float, *, paused: bool) -> str:
 
 
 def _instant(at: float) -> datetime:
-    return datetime.fromtimestamp(at, UTC)
+    # A file may hold what no call has stored; it must not hide the other jobs of a listing.
+    return datetime.fromtimestamp(min(max(at, _SHOWN_MIN), _SHOWN_MAX), UTC)
+
+
+_SHOWN_MIN = datetime(1, 1, 2, tzinfo=UTC).timestamp()
+_SHOWN_MAX = datetime(9999, 12, 30, tzinfo=UTC).timestamp()

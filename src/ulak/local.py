@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import threading
+import weakref
 from types import TracebackType
 from typing import Self
 from urllib.parse import parse_qsl
@@ -36,6 +37,12 @@ class LocalQueue:
         self._active = 0
         self._registered = False
         self.finished = False
+
+    def forget_parent(self) -> None:
+        """In a forked child: no producer has registered here."""
+        self._lock = threading.Lock()
+        self._active = 0
+        self._registered = self.finished = False
 
     @property
     def awaited(self) -> bool:
@@ -147,6 +154,12 @@ class LocalStore:
         self._key = key
         self._queues: dict[str, LocalQueue] = {}
         self._handles = 0
+        _all.add(self)
+
+    def forget_parent(self) -> None:
+        """In a forked child: no producer has registered here."""
+        for queue in self._queues.values():
+            queue.forget_parent()
 
     def queue(self, name: str) -> LocalQueue:
         """This process's view of one queue."""
@@ -174,6 +187,18 @@ class LocalStore:
 
 _registry_lock = threading.RLock()
 _registry: dict[str, LocalStore] = {}
+_all: weakref.WeakSet[LocalStore] = weakref.WeakSet()
+
+
+def _forget_parent() -> None:
+    """In a forked child: producers are facts of one process, and its threads' locks may be held for ever."""
+    global _registry_lock  # noqa: PLW0603 - there is one registry
+    _registry_lock = threading.RLock()
+    for local in _all:
+        local.forget_parent()
+
+
+os.register_at_fork(after_in_child=_forget_parent)
 
 
 def local_store(url: str, clock: Clock) -> LocalStore:

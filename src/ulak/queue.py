@@ -53,19 +53,22 @@ class Queue(Handle):
         priority: int = 0,
         *,
         timeout: float | timedelta | None = None,
+        connection: object | None = None,
         **options: Unpack[JobOptions],
     ) -> int:
         """Store a job and return its id; waits for room, first come first served.
 
         payload: bytes or str as they are, anything else as JSON; higher priority first.
         timeout: longest wait for room (None: for ever; inside a handler: not at all).
+        connection: a sqlite3.Connection to the store's own file with a transaction open: the job exists
+        exactly if that commits, and no room is QueueFull at once.
         options, as in `JobOptions`: delay or run_at, expires, unique_key, idempotency_key, max_attempts,
         backoff, headers.
         Returns a `Duplicate` (an int: the existing id) if a job stands for its key already.
         Raises QueueFull, Closed, WouldDeadlock, ArgumentError, PayloadError; nothing was stored then.
         """
         self._open()
-        answer: int = self._ways.enqueue(payload, priority, timeout=timeout, **options)
+        answer: int = self._ways.enqueue(payload, priority, timeout=timeout, connection=connection, **options)
         return answer
 
     def enqueue_many(self, jobs: Iterable[object], *, timeout: float | timedelta | None = None) -> list[int]:
@@ -97,10 +100,14 @@ class Queue(Handle):
         leases: list[Lease] = self._ways.deliver_many(limit, timeout)
         return leases
 
-    def ack(self, lease: Lease) -> Outcome:
-        """Finish the job. STALE, and nothing changed, if this delivery is no longer current."""
+    def ack(self, lease: Lease, *, connection: object | None = None) -> Outcome:
+        """Finish the job. STALE, and nothing changed, if this delivery is no longer current.
+
+        connection: finish it in the transaction that is open on this sqlite3.Connection to the store's own
+        file, so that it counts exactly if that commits. Raises LeaseLost in place of STALE then.
+        """
         self._open()
-        outcome: Outcome = self._ways.ack(lease)
+        outcome: Outcome = self._ways.ack(lease, connection=connection)
         return outcome
 
     def ack_many(self, leases: Iterable[Lease]) -> list[Outcome]:

@@ -37,6 +37,8 @@ KINDS = {
     "strange": 2,
 }
 STRANGE = "a task that no pool here knows"
+CONNOISSEUR = "connoisseur"
+"""The worker that knows it."""
 
 
 class Script(msgspec.Struct, frozen=True):

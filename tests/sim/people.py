@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from tests.sim.home import Home
-from tests.sim.jobs import STRANGE, nap
+from tests.sim.jobs import CONNOISSEUR, STRANGE, nap
 from tests.sim.pool import SimPool
 from tests.sim.short import ShortWays, is_plain
 from tests.sim.world import Actor, Steps
@@ -321,7 +321,7 @@ def taker_of_strange(stage: Stage, home: Home, queue: str) -> Steps:
         # Without a claim where nothing is held: that would do for others what they must do themselves.
         leases: list[Lease] = []
         if stage.bare.counts([queue])[queue].held:
-            leases = yield from ask(Store.claim, [queue], 1, worker="connoisseur", lease_s=5.0, tasks=tasks)
+            leases = yield from ask(Store.claim, [queue], 1, worker=CONNOISSEUR, lease_s=5.0, tasks=tasks)
         if leases:
             yield from ask(Store.settle, [(lease, Done()) for lease in leases])
         elif stage.is_over:

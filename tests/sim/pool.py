@@ -174,7 +174,9 @@ class SimPool:
 
     def end(self, how: str, limit_s: float | None, grace_s: float) -> Steps:
         """Drain or shut down, as users do; the report, or None if the store was away."""
-        stage, start = self._stage, self._stage.watch.started()
+        stage, start, actor = self._stage, self._stage.watch.started(), self._stage.world.current
+        assert actor is not None
+        actor.doing = "end", self.crew.queue, self.crew
         try:
             report: Report
             if how == "drain":
@@ -186,6 +188,8 @@ class SimPool:
             with contextlib.suppress(UlakError):
                 yield from self.crew.shutdown(0.0, self.hands)
             return None
+        finally:
+            actor.doing = ()
         allowed_s = None if limit_s is None and how == "drain" else (limit_s or 0.0) + grace_s
         stage.watch.took(f"{how} of {self.worker}", start, allowed_s)
         stage.seen["cut off by an end"] += report.released

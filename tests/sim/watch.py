@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from tests.sim.jobs import nap
+from tests.sim.jobs import CONNOISSEUR, STRANGE, nap
 from tests.sim.world import Actor, Steps
 from ulak.context import Context
 from ulak.core.flows import LOOK_AGAIN_S, Sleep
-from ulak.core.job import Cause, Dead, Lease, Outcome, Retry, State, Verdict
+from ulak.core.job import OPEN, Cause, Counts, Dead, Job, Lease, Outcome, Retry, State, Verdict
 from ulak.core.store import Delete, Filter, Settled, Settlement, Until
 from ulak.worker.keeper import RENEWALS_PER_LEASE
-from ulak.worker.runtime import Crew
+from ulak.worker.runtime import Crew, Report
 
 if TYPE_CHECKING:
     from tests.sim.pool import SimPool
@@ -47,6 +47,14 @@ class Run(msgspec.Struct, gc=False):
     lost_at: float | None = None
 
 
+class Look(msgspec.Struct, frozen=True, gc=False):
+    """What there was when whoever ends a pool counted the jobs; `at` and `date` by the two clocks."""
+
+    at: float
+    date: float
+    counts: Counts
+
+
 class Watch:
     """Knows who works on what, and since when somebody waits for something that is there."""
 
@@ -55,6 +63,7 @@ class Watch:
         self._claimed_at: dict[tuple[int, int], float] = {}
         self._runs: dict[tuple[int, int], Run] = {}
         self._since: dict[tuple[str, str], float] = {}
+        self._last_look: dict[str, Look] = {}
         self._claims = 0
 
     # What the store did
@@ -71,6 +80,8 @@ class Watch:
                 self._handed_out(answer[1])
             case "add":
                 self._forget("room", args[0])
+            case "counts":
+                self._counted()
             case "amend" if isinstance(args[1], Delete):
                 for (job_id, _), run in self._runs.items():
                     if job_id in answer.done:
@@ -186,6 +197,38 @@ class Watch:
         held = self._stage.bare.leased(pool.crew.queue, worker=pool.worker)
         if held:
             world.problem(f"{pool.worker} has ended, and still holds {held}")
+
+    def _counted(self) -> None:
+        """Whoever ends a pool may report what he sees once the pool has stopped, and nothing older."""
+        world, bare = self._stage.world, self._stage.bare
+        match world.current and world.current.doing:
+            case ("end", queue, Crew(stopped=True, worker=worker)):
+                look = Look(world.clock.now, world.clock.calendar(), bare.counts([queue])[queue])
+                self._last_look[worker] = look
+
+    def done(self, pool: SimPool, report: Report) -> None:
+        """The last drain of a queue reports that all is done: all must have been held when it looked last.
+
+        Since then a held job may have been taken for its task, and a handler that was left behind may have
+        enqueued. Nothing else may be open.
+        """
+        look, which = self._last_look.get(pool.worker), Filter(queue=pool.crew.queue, states=OPEN)
+        jobs = self._stage.bare.scan(which, limit=1_000)
+        left = [job for job in jobs if job.state is not State.HELD and not self._is_later(job, look)]
+        if look is None or look.counts.open > look.counts.held or left:
+            saw = "nothing since its pool stopped" if look is None else look.counts
+            self._stage.world.problem(
+                f"the last drain of {pool.crew.queue} reports {report}, saw {saw}, and leaves {left}"
+            )
+
+    def _is_later(self, job: Job, look: Look | None) -> bool:
+        """Whether an open job was enqueued, or was taken for its task, only after that look."""
+        if look is None:
+            return False
+        is_taken = job.state is State.LEASED and (job.task, job.worker) == (STRANGE, CONNOISSEUR)
+        taken_at = self._claimed_at.get((job.id, job.delivery), -math.inf) if is_taken else -math.inf
+        # Each step takes time, so what happened at that very moment came before.
+        return job.created_at > look.date or taken_at > look.at
 
     # Whoever waits
 

@@ -198,8 +198,9 @@ def test_W7_a_stop_from_elsewhere_ends_a_drain(make):
         q.enqueue_many(["running", "waiting"])
         gate.entered()
         drain = Running(pool.drain)
-        assert pool.shutdown(grace=0).released == 1
-        report = drain.result()
+        stop, report = pool.shutdown(grace=0), drain.result()
+        # Whichever of the two ends gets there first.
+        assert stop.released + report.released == 1
         assert (report.drained, report.open) == (False, 2)
 
 

@@ -19,12 +19,17 @@ if TYPE_CHECKING:
     from ulak.cli.demo_plan import Plan
 
 COUNT_MAX = 1_000_000_000
+PROCESSES = 4
 SEED_BELOW = 1_000_000
 
 _DESCRIPTION = """
 One producer fills a bounded queue, workers empty it, a share of all attempts fails and is retried after a
 backoff with full jitter; what fails too often ends as a dead letter. The same seed fails the same attempts of
 the same jobs, so a run can be told beforehand, and its counts are compared with that.
+
+With --processes the workers are threads of so many child processes on one file, and with --crash-rate a share
+of all attempts kills its process, with all that runs there. The jobs come back in another one, the process is
+replaced, and the books have to balance all the same. A file that an earlier run has left is finished first.
 """
 _EPILOG = """
 Latencies run from the start of the enqueue call (with --rate: from when it was due) or from its return, until
@@ -45,6 +50,8 @@ _VALUES: tuple[tuple[str, str, Callable[[str], float], float | None, str], ...] 
     ("--seed", "N", any_int, None, "draws the failures (a random one, which is printed)"),
     ("--priorities", "N", whole(1, COUNT_MAX), 10, "how many priorities jobs have (10)"),
     ("--keep-dead", "N", whole(0, COUNT_MAX), None, "dead letters that are kept (all)"),
+    ("--processes", "N", whole(1, 1_000), None, "processes of --workers threads each (none: in this one)"),
+    ("--crash-rate", "P", share, 0.0, "share of attempts that kill their process (0; implies --processes 4)"),
 )
 
 
@@ -72,12 +79,17 @@ def run(args: argparse.Namespace) -> int:
     # Before the imports that take time, so that a signal from here on never costs the summary.
     with Stops(inbox) as stops:
         from ulak.cli import demo_progress, demo_report
+        from ulak.cli.demo_fleet import FleetRun
         from ulak.cli.demo_run import Run
 
         plan = _plan(args)
         log_level = logs.level_of(args.verbose)
         with logs.shown(args.log_format, log_level):
-            demo = Run(plan, inbox, log_level=log_level)
+            demo: Run | FleetRun
+            if plan.processes is None:
+                demo = Run(plan, inbox, log_level=log_level)
+            else:
+                demo = FleetRun(plan, inbox, log_format=args.log_format, log_level=log_level)
             if not args.json:
                 say("\n".join(demo_report.header(plan)), to=sys.stdout)
             with demo_progress.shown(plan, sys.stderr if args.json else sys.stdout) as watch:
@@ -101,6 +113,12 @@ def _plan(args: argparse.Namespace) -> Plan:
             f"--base must be more than 0 and at most --cap: --base is {spelled(args.base)} "
             f"and --cap is {spelled(args.cap)}\n  see ulak demo --help"
         )
+    processes = PROCESSES if args.processes is None and args.crash_rate else args.processes
+    if processes is not None and args.url.startswith("memory:"):
+        raise ConfigError(
+            "--processes and --crash-rate need a store that processes share: "
+            "memory:// is one process's own; add --url sqlite:///jobs.db"
+        )
     return Plan(
         jobs=args.jobs,
         workers=args.workers,
@@ -114,6 +132,8 @@ def _plan(args: argparse.Namespace) -> Plan:
         priorities=args.priorities,
         keep_dead=args.keep_dead,
         url=args.url,
+        processes=processes,
+        crash_rate=args.crash_rate,
     )
 
 

@@ -14,7 +14,7 @@ from typing import NamedTuple, TypedDict
 
 from ulak import Context
 from ulak.cli.demo_plan import Latency, Plan
-from ulak.clock import SYSTEM, SystemClock, Wakeable
+from ulak.clock import SYSTEM, MachineClock, Wakeable
 from ulak.failures import fails
 from ulak.metrics import Histogram
 
@@ -64,6 +64,8 @@ class Meter(logging.Filter):
         self._plan = plan
         self._log_level = log_level
         self.is_ending = False
+        # Not while jobs of an earlier run are finished: nobody knows here when those were due.
+        self.is_measuring = True
         self._thread = threading.local()
         self._tallies: list[_Tally] = []
         # Ordinal -> when the job was accepted or settled, whichever was known first. No more than are open.
@@ -85,7 +87,7 @@ class Meter(logging.Filter):
     def handle(self, payload: Payload, context: Context) -> None:
         """Succeed or fail, as the seed has it. Raises InjectedFailure."""
         tally = self._tally()
-        if not context.redelivered:
+        if self.is_measuring and not context.redelivered:
             tally.latency.due_to_start.record(SYSTEM.interval() - payload["due_at"])
         plan, attempt = self._plan, context.attempt
         failed = fails(plan.seed, payload["ordinal"], attempt, plan.fail_rate)
@@ -107,7 +109,7 @@ class Meter(logging.Filter):
         if tally is None or delivery is None or getattr(record, "job_id", None) != delivery.job_id:
             return True
         tally.delivery = None
-        if delivery.ends:
+        if delivery.ends and self.is_measuring:
             self._settled(tally, delivery.payload)
         return record.levelno >= self._log_level and not (delivery.failed and self._log_level > logging.INFO)
 
@@ -158,8 +160,8 @@ class Meter(logging.Filter):
         return max((tally.last_settled_at for tally in self._tallies), default=0.0)
 
 
-class RoomClock(SystemClock):
-    """The machine's clocks, which also measure how long one thread, the producer's, sleeps on them: in an
+class RoomClock(MachineClock):
+    """The clocks of any store, which also measure how long one thread, the producer's, sleeps on them: in an
     enqueue there is nothing to sleep for but room.
     """
 

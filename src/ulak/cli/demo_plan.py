@@ -10,7 +10,9 @@ from ulak.metrics import Histogram
 @dataclass(frozen=True, slots=True)
 class Plan:
     """The settings of one run. rate: enqueues per second (0: as fast as there is room). keep_dead: how many
-    dead letters are kept (None: all).
+    dead letters are kept (None: all). processes: how many there are beside the producer's, with `workers`
+    threads each (None: the workers are the producer's own threads). crash_rate: the chance that a started
+    attempt kills its process.
     """
 
     jobs: int
@@ -25,6 +27,8 @@ class Plan:
     priorities: int
     keep_dead: int | None
     url: str
+    processes: int | None = None
+    crash_rate: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +81,30 @@ class DeadLetter:
 
 
 @dataclass(frozen=True, slots=True)
+class Fleet:
+    """What became of the processes of a run, and of the jobs that met them.
+
+    started: processes that were started. kills: those that a SIGKILL ended, other_ends: those that ended
+    otherwise before their time. left: open jobs of an earlier run, which took left_s to finish (None:
+    they are not finished).
+    dead_by_crash: dead letters whose last attempt ended with its process; of the first 10,000.
+    The others are lifetime totals of the queue, less what they were at the start.
+    """
+
+    started: int
+    kills: int
+    other_ends: int
+    left: int
+    left_s: float | None
+    dead_by_crash: int
+    redriven: int
+    cut: int
+    cancelled: int
+    expired: int
+    deleted: int
+
+
+@dataclass(frozen=True, slots=True)
 class Result:
     """What came of a run. Counts are those since its start, in one snapshot after the last worker had left.
 
@@ -84,8 +112,10 @@ class Result:
     stored before it. predicted: (succeeded, dead-lettered) as the seed foretells them; None for a stopped
     run, and where earlier jobs were open. peak_open: the most open jobs seen after an enqueue.
     blocked_s: how long the producer slept for want of room, of the producing_s that it took.
-    elapsed_s: from the first enqueue call to the last settle, or to the stop. peak_rss_bytes: None where it
-    cannot be known.
+    elapsed_s: from the first enqueue call to the last settle, or to the stop; of a fleet, from the start of
+    its first process to the end of its last. peak_rss_bytes: of this process; None where it cannot be known.
+    fleet: None if there was but one process. Of a fleet `open` counts all jobs, and latency, which its
+    processes take into their graves, is None.
     """
 
     plan: Plan
@@ -102,13 +132,14 @@ class Result:
     open: int
     dead_kept: int
     dead_letters: tuple[DeadLetter, ...]
-    latency: Latency
+    latency: Latency | None
     predicted: tuple[int, int] | None
     peak_open: int
     producing_s: float
     blocked_s: float
     elapsed_s: float
     peak_rss_bytes: int | None
+    fleet: Fleet | None = None
 
     @property
     def dead_pruned(self) -> int:
@@ -122,12 +153,21 @@ class Result:
 
     @property
     def identities(self) -> tuple[Identity, ...]:
-        """The three sums that every run keeps."""
+        """The three sums that every run keeps. What only an operator's hand can bring about is shown if it is
+        there.
+        """
         succeeded, dead = ("succeeded", self.succeeded), ("dead-lettered", self.dead_lettered)
+        retries, open_ = ("retries", self.retries), ("open", self.open)
+        before, cut, others = [("enqueued", self.enqueued)], [], []
+        if (fleet := self.fleet) is not None:
+            before = [("left", fleet.left)] * bool(fleet.left) + before + _present(redriven=fleet.redriven)
+            cut = [("cut", fleet.cut)]
+            others = _present(cancelled=fleet.cancelled, expired=fleet.expired, deleted=fleet.deleted)
+        names, values = zip(*before, strict=True)
         return (
             Identity(("processed", self.processed), (succeeded, ("failed", self.failed))),
-            Identity(("failed", self.failed), (("retries", self.retries), dead)),
-            Identity(("enqueued", self.enqueued), (succeeded, dead, ("open", self.open))),
+            Identity(("failed", self.failed), (retries, dead, *cut)),
+            Identity((" + ".join(names), sum(values)), (succeeded, dead, *others, open_)),
         )
 
     @property
@@ -137,5 +177,10 @@ class Result:
 
     @property
     def passes(self) -> bool:
-        """Whether every check holds."""
-        return self.holds and self.as_predicted is not False
+        """Whether every check holds. What a fleet leaves open it has lost, unless it was stopped."""
+        is_done = self.fleet is None or self.stopped or self.open == 0
+        return self.holds and is_done and self.as_predicted is not False
+
+
+def _present(**counts: int) -> list[tuple[str, int]]:
+    return [(name, count) for name, count in counts.items() if count]

@@ -21,14 +21,19 @@ _COMMAND_COLUMNS = 70
 
 
 def header(plan: Plan) -> list[str]:
-    """What is about to run, in two lines."""
+    """What is about to run, in two or three lines."""
     rate = f"   {plan.rate:g} jobs/s" if plan.rate else ""
     backoff = f"{format_duration(plan.base_s)} to {format_duration(plan.cap_s)}"
     workers, jobs = _many(plan.workers, "worker"), _many(plan.jobs, "job")
     failing = f"fail-rate {100 * plan.fail_rate:g}%  max attempts {plan.max_attempts}"
+    fleet = []
+    if plan.processes is not None:
+        processes = "1 process" if plan.processes == 1 else f"{plan.processes} processes"
+        fleet = [f"  {processes} of {workers} each   crash-rate {100 * plan.crash_rate:g}%"]
     return [
         f"ulak {__version__}  {masked(plan.url)}  {workers}  capacity {plan.capacity}  {failing}",
         f"  {jobs}{rate}   priorities 0 to {plan.priorities - 1}   backoff {backoff}   seed {plan.seed}",
+        *fleet,
     ]
 
 
@@ -43,12 +48,14 @@ def as_text(result: Result, given: Mapping[str, str] | None = None) -> list[str]
         _rate(r.succeeded + r.dead_lettered, r.elapsed_s),
         _rate(r.processed, r.elapsed_s),
     )
-    odd = f"reclaimed {r.reclaimed}   stale {r.stale}   rejected {r.rejected}"
+    # Other processes' refused calls nobody knows, and what was reclaimed has a line of its own.
+    odd = "" if r.fleet else f"   reclaimed {r.reclaimed}   stale {r.stale}   rejected {r.rejected}"
     blocked = f"{format_duration(r.blocked_s)} ({100 * _rate(r.blocked_s, r.producing_s):.0f}% of its time)"
     return [
         f"{ended}   {jobs_per_s:.0f} jobs/s   {attempts_per_s:.0f} attempts/s",
         f"  enqueued {r.enqueued}   processed {r.processed}   succeeded {r.succeeded}   failed {r.failed}",
-        f"  retries {r.retries}   dead-lettered {r.dead_lettered}   {odd}",
+        f"  retries {r.retries}   dead-lettered {r.dead_lettered}{odd}",
+        *_fleet_lines(result),
         f"  producer blocked {blocked}   peak open {r.peak_open} of {r.plan.capacity}",
         *_latency_lines(result),
         *_check_lines(result),
@@ -57,8 +64,24 @@ def as_text(result: Result, given: Mapping[str, str] | None = None) -> list[str]
     ]
 
 
+def _fleet_lines(result: Result) -> list[str]:
+    fleet = result.fleet
+    if fleet is None:
+        return []
+    kills = f"kills {fleet.kills}   redeliveries {result.reclaimed}   processes started {fleet.started}"
+    lines = [f"  {kills}" + (f"   ended otherwise {fleet.other_ends}" if fleet.other_ends else "")]
+    if fleet.left:
+        done = (
+            "not finished" if fleet.left_s is None else f"finished first, in {format_duration(fleet.left_s)}"
+        )
+        lines.insert(0, f"  {_many(fleet.left, 'job')} left open by an earlier run, {done}")
+    return lines
+
+
 def _latency_lines(result: Result) -> list[str]:
     latency = result.latency
+    if latency is None:
+        return []
     due = "due" if result.plan.rate else "enqueue"
     rows = [
         (f"{due} to settled", latency.due_to_settled),
@@ -83,6 +106,8 @@ def _check_lines(result: Result) -> list[str]:
         succeeded, dead = result.predicted
         foretold = f"foretold by seed {result.plan.seed}: succeeded {succeeded}, dead-lettered {dead}"
         checks.append((result.as_predicted is True, foretold))
+    if result.fleet is not None:
+        checks.append(_none_lost(result))
     heads = ("check", *("" for _ in checks[1:]))
     return [
         f"  {head:<6}{'ok    ' if holds else 'FAILED'}  {text}"
@@ -90,10 +115,22 @@ def _check_lines(result: Result) -> list[str]:
     ]
 
 
+def _none_lost(result: Result) -> tuple[bool, str]:
+    """What the third sum means: as many jobs have ended as there were, each once."""
+    third = result.identities[2]
+    short = third.total[1] - sum(value for _, value in third.parts)
+    lost, twice = max(0, short), max(0, -short)
+    is_left = result.open > 0 and not result.stopped
+    left = f", left open {result.open}" if result.open else ""
+    return not short and not is_left, f"jobs lost {lost}, ended twice {twice}{left}"
+
+
 def _dead_lines(result: Result) -> list[str]:
     if not result.dead_lettered:
         return []
     pruned = f", {result.dead_pruned} of them pruned (--keep-dead)" if result.dead_pruned else ""
+    if result.fleet is not None and result.fleet.dead_by_crash:
+        pruned += f", {result.fleet.dead_by_crash} of them lost with their process at the last attempt"
     lines = [f"  {_many(result.dead_lettered, 'dead letter')}{pruned}"]
     lines.extend(
         f"    #{letter.id}, {_many(letter.attempts, 'attempt')}, {visible(letter.error)}"
@@ -127,16 +164,18 @@ def as_json(result: Result) -> str:
     r = result
     return json.dumps(
         {
-            "settings": dataclasses.asdict(r.plan) | {"url": masked(r.plan.url)},
+            "settings": _settings(r.plan),
             "seed": r.plan.seed,
             "stopped": r.stopped,
             **{name: getattr(r, name) for name in _NUMBERS},
+            **_of_fleet(r),
             "elapsed_s": r.elapsed_s,
             "jobs_per_s": _rate(r.succeeded + r.dead_lettered, r.elapsed_s),
             "attempts_per_s": _rate(r.processed, r.elapsed_s),
             "producer_blocked_s": r.blocked_s,
             "producer_blocked_share": _rate(r.blocked_s, r.producing_s),
-            "latency_s": {
+            "latency_s": r.latency
+            and {
                 field.name: _percentiles(getattr(r.latency, field.name))
                 for field in dataclasses.fields(r.latency)
             },
@@ -153,6 +192,20 @@ def as_json(result: Result) -> str:
             },
         }
     )
+
+
+def _settings(plan: Plan) -> dict[str, object]:
+    settings = dataclasses.asdict(plan) | {"url": masked(plan.url)}
+    if plan.processes is None:
+        del settings["processes"], settings["crash_rate"]
+    return settings
+
+
+def _of_fleet(result: Result) -> dict[str, object]:
+    if result.fleet is None:
+        return {}
+    fleet = dataclasses.asdict(result.fleet)
+    return {"kills": fleet.pop("kills"), "redeliveries": result.reclaimed, "processes": fleet}
 
 
 _NUMBERS = (

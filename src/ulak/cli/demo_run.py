@@ -41,21 +41,14 @@ class Run:
         self._inbox = inbox
         self._clock = RoomClock()
         self._meter = Meter(plan, log_level=log_level)
-        self._backoff = Backoff(plan.base_s, plan.cap_s)
         self._stopping = threading.Event()
+        self._before = Counts()
         self._started_at = 0.0
         self._producing_s = 0.0
         self._peak_open = 0
         self._first_id: int | None = None
         self._producer_died_of: BaseException | None = None
-        self._queue = Queue(
-            plan.url,
-            "demo",
-            max_attempts=plan.max_attempts,
-            capacity=plan.capacity,
-            retention=_retention(plan.keep_dead),
-            clock=self._clock,
-        )
+        self._queue = Queue(plan.url, "demo", max_attempts=plan.max_attempts, clock=self._clock)
 
     def go(self, watch: Callable[[Snapshot], None]) -> Result:
         """Run it to its end, or until a signal's number comes into the inbox.
@@ -64,15 +57,18 @@ class Run:
         """
         plan, queue = self._plan, self._queue
         with queue, self._meter.listening():
-            pool = queue.workers(self._meter.handle, count=plan.workers, backoff=self._backoff)
+            pool = queue.workers(self._meter.handle, count=plan.workers)
             producer = queue.producer()
-            before = queue.counts()
-            self._started_at = SYSTEM.interval()
+            set_up(queue, plan)
+            self._before, self._started_at = queue.counts(), SYSTEM.interval()
             thread = threading.Thread(target=self._produce, args=(producer,), name="ulak-demo-producer")
             try:
+                self._meter.is_measuring = not self._before.open
                 pool.start()
-                thread.start()
-                stopped = self._attend(pool, watch)
+                stopped = self._finish_left(watch)
+                if not stopped:
+                    thread.start()
+                    stopped = self._attend(pool, watch)
                 self._stop(producer, pool, thread)
                 watch(self._snapshot())
             except BaseException:
@@ -80,7 +76,7 @@ class Run:
                 raise
             if self._producer_died_of is not None:
                 raise self._producer_died_of
-            return self._result(pool, before, stopped=stopped)
+            return self._result(pool, stopped=stopped)
 
     def _produce(self, producer: Producer) -> None:
         """Enqueue every job, in the producer's thread."""
@@ -108,6 +104,17 @@ class Run:
         self._first_id = self._first_id or job_id
         self._meter.accepted(ordinal)
         self._peak_open = max(self._peak_open, self._queue.counts().open)
+
+    def _finish_left(self, watch: Callable[[Snapshot], None]) -> bool:
+        """Wait until what an earlier run has left open is done (False), or a signal came (True)."""
+        while self._before.open and self._queue.counts().open:
+            watch(self._snapshot())
+            with contextlib.suppress(Empty):
+                self._inbox.get(timeout=WATCH_EVERY_S)
+                return True
+        self._meter.is_measuring = True
+        self._started_at = SYSTEM.interval()
+        return False
 
     def _attend(self, pool: Pool, watch: Callable[[Snapshot], None]) -> bool:
         """Wait until the workers have left, since all is done (False), or a signal came (True)."""
@@ -140,15 +147,15 @@ class Run:
         elapsed_s = SYSTEM.interval() - self._started_at
         return Snapshot(
             elapsed_s=elapsed_s,
-            ended=counts.totals.succeeded + counts.totals.dead_lettered,
+            ended=ended(counts) - ended(self._before),
             open=counts.open,
             retrying=counts.scheduled,
             blocked_s=self._clock.slept_s,
             producing_s=self._producing_s or elapsed_s,
         )
 
-    def _result(self, pool: Pool, before: Counts, *, stopped: bool) -> Result:
-        plan, metrics, counts = self._plan, pool.metrics(), self._queue.counts()
+    def _result(self, pool: Pool, *, stopped: bool) -> Result:
+        plan, metrics, counts, before = self._plan, pool.metrics(), self._queue.counts(), self._before
         dead = self._queue.jobs("dead", after=(self._first_id or 1) - 1, limit=DEAD_LETTERS_SHOWN)
         is_foretold = not stopped and before.open == 0
         ended_at = SYSTEM.interval() if stopped else self._meter.last_settled_at
@@ -167,7 +174,7 @@ class Run:
             open=counts.open - before.open,
             # Where earlier ones were pruned meanwhile, this is the least that can have been kept.
             dead_kept=max(0, counts.dead - before.dead),
-            dead_letters=tuple(_dead_letter(job) for job in dead),
+            dead_letters=tuple(dead_letter(job) for job in dead),
             latency=self._meter.latency(),
             predicted=predict(plan.seed, plan.jobs, plan.max_attempts, plan.fail_rate)
             if is_foretold
@@ -180,16 +187,28 @@ class Run:
         )
 
 
-def _retention(keep_dead: int | None) -> Retention:
+def set_up(queue: Queue, plan: Plan) -> None:
+    """Give the queue the plan's settings, whatever an earlier run has stored."""
     kept = Keep(ENDED_KEPT, KEPT_S)
-    dead = Keep(sys.maxsize if keep_dead is None else keep_dead, KEPT_S)
-    return Retention(succeeded=kept, dead=dead, cancelled=kept, expired=kept)
+    dead = Keep(sys.maxsize if plan.keep_dead is None else plan.keep_dead, KEPT_S)
+    queue.configure(
+        capacity=plan.capacity,
+        backoff=Backoff(plan.base_s, plan.cap_s),
+        retention=Retention(succeeded=kept, dead=dead, cancelled=kept, expired=kept),
+    )
 
 
-def _dead_letter(job: JobInfo) -> DeadLetter:
+def ended(counts: Counts) -> int:
+    """How many jobs have ever ended in a demo, where nobody cancels any."""
+    return counts.totals.succeeded + counts.totals.dead_lettered
+
+
+def dead_letter(job: JobInfo) -> DeadLetter:
+    """What is shown of a dead job. A process that was killed has not said what went wrong."""
     error = job.history[-1].error
-    assert error is not None
-    return DeadLetter(job.id, job.attempt, f"{error.type}: {error.text}")
+    return DeadLetter(
+        job.id, job.attempt, "lost with its process" if error is None else f"{error.type}: {error.text}"
+    )
 
 
 def peak_rss_bytes(status: Path = Path("/proc/self/status")) -> int | None:

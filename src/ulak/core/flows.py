@@ -15,9 +15,9 @@ from typing import Any, Concatenate, ParamSpec, Protocol, TypeAlias, TypeVar, ca
 import msgspec
 
 from ulak.core import rules
-from ulak.core.job import FULL, Cause, Draft, Failure, Full, Lease, Outcome
-from ulak.core.store import Line, Settlement, Signal, Store, Until
-from ulak.errors import Closed, QueueFull, WouldDeadlock
+from ulak.core.job import FULL, Cause, Counts, Done, Draft, Failure, Full, Lease, Outcome
+from ulak.core.store import Line, Settings, Settlement, Signal, Store, Until
+from ulak.errors import Closed, LeaseLost, QueueFull, WouldDeadlock
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -219,12 +219,33 @@ def _full_text(queue: str, timeout_s: float | None) -> Flow[str]:
     )
 
 
+def enqueue_joined(
+    local: Local, queue: str, drafts: Sequence[Draft], connection: object, *, handler: Handling
+) -> Flow[list[int]]:
+    """Store jobs, all or none, in the transaction that is open on the caller's connection; never waits.
+
+    Raises QueueFull at once if there is no room, Closed as `enqueue` does, StorageBusy.
+    """
+    answer = yield from try_enqueue(local, queue, drafts, handler=handler, connection=connection)
+    if isinstance(answer, Full):
+        raise QueueFull((yield from _full_text(queue, None)))
+    return answer
+
+
 def try_enqueue(
-    local: Local, queue: str, drafts: Sequence[Draft], *, handler: Handling
+    local: Local,
+    queue: str,
+    drafts: Sequence[Draft],
+    *,
+    handler: Handling,
+    connection: object | None = None,
 ) -> Flow[list[int] | Full]:
     """Store jobs, all or none, or answer FULL at once. Raises Closed as `enqueue` does."""
     _refuse_closed(local, queue, handler)
-    answer = yield from ask(Store.add, queue, drafts)
+    if connection is None:
+        answer = yield from ask(Store.add, queue, drafts)
+    else:
+        answer = yield from ask(Store.add, queue, drafts, connection=connection)
     if isinstance(answer, Full):
         local.count_rejected()
         return FULL
@@ -358,6 +379,26 @@ def settle(local: Local, settlements: Sequence[Settlement]) -> Flow[list[Outcome
     return outcomes
 
 
+def ack_joined(local: Local, lease: Lease, connection: object) -> Flow[Outcome]:
+    """Finish a job in the transaction that is open on the caller's connection: it counts when that commits.
+
+    Raises LeaseLost if the delivery is not current any more, so that nothing is committed by oversight.
+    """
+    (settled,) = yield from ask(Store.settle, [(lease, Done())], connection=connection)
+    if settled is Outcome.STALE:
+        local.count_stale(1)
+        raise lost(lease)
+    return Outcome.OK
+
+
+def lost(lease: Lease) -> LeaseLost:
+    """What a call raises that must not go on without its lease."""
+    return LeaseLost(
+        f"job {lease.id} of queue {lease.queue!r} is not this delivery's any more: its lease has ended\n"
+        f"  roll back the transaction; whoever has the job now does its work"
+    )
+
+
 def nack(local: Local, lease: Lease, *, delay_s: float | None, error: Failure | None) -> Flow[Outcome]:
     """Settle one delivery as failed, by the failure step."""
     u = yield from draw()
@@ -379,10 +420,12 @@ def is_drained(queues: Sequence[str]) -> Flow[bool]:
     """
     counts = yield from ask(Store.counts, queues)
     settings = yield from ask(Store.queues)
-    return all(
-        count.leased == 0 and (settings[queue].paused or count.pending == 0)
-        for queue, count in counts.items()
-    )
+    return all(is_at_rest(count, settings[queue]) for queue, count in counts.items())
+
+
+def is_at_rest(counts: Counts, settings: Settings) -> bool:
+    """Whether nothing is left of a queue that could still run here, by these numbers."""
+    return counts.leased == 0 and (settings.paused or counts.pending == 0)
 
 
 def release_all(queue: str, worker: str, cause: Cause = Cause.RELEASE) -> Flow[int]:

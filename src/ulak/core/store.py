@@ -312,12 +312,21 @@ class Store(Protocol):
     def migrate(self) -> None:
         """Bring the schema to this version; idempotent."""
 
-    def add(self, queue: str, drafts: Sequence[Draft], *, known_only: bool = False) -> list[int] | Full:
+    def add(
+        self,
+        queue: str,
+        drafts: Sequence[Draft],
+        *,
+        known_only: bool = False,
+        connection: object | None = None,
+    ) -> list[int] | Full:
         """Store jobs, all or none, durably before return; one id or `Duplicate` per draft, in order.
 
         Checked in this order: idempotency key, unique key (both also within the call), room. Duplicates take
         no room. FULL: not all new ones fit; nothing was stored. known_only: as if there were no room.
-        Raises ArgumentError if there are more new ones than the queue's capacity: they would never fit.
+        connection: of the caller's, whose transaction the jobs are stored with.
+        Raises ArgumentError if there are more new ones than the queue's capacity: they would never fit; or
+        if the store or the connection has no such transaction.
         """
 
     def claim(
@@ -333,11 +342,12 @@ class Store(Protocol):
     def promote(self, queues: Sequence[str]) -> int:
         """Make scheduled jobs that are due ready, as any claim does, and wake waiters for them; how many."""
 
-    def settle(self, settlements: Sequence[Settlement]) -> list[Settled]:
+    def settle(self, settlements: Sequence[Settlement], *, connection: object | None = None) -> list[Settled]:
         """Apply verdicts in one step, one answer per settlement, in order; the same lease twice: first wins.
 
         STALE, and nothing changed, unless the job is leased and `delivery` matches. A verdict whose cause is
         LOST (a reclaim) is also STALE if the lease's end has moved since it was seen.
+        connection: as in `add`.
         """
 
     def turn(

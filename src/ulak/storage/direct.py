@@ -73,6 +73,7 @@ def enqueue_way(
     bytes_max, bytes_spec = PAYLOAD_BYTES_MAX, spec_of(b"")[1]
 
     def enqueue(payload: object, priority: int = 0, *, timeout: Any = None, **options: Any) -> Any:  # noqa: ANN401 - as Queue.enqueue
+        # A connection= is among the options.
         if options or timeout is not None or type(priority) is not int or local.finished or view.closed:
             return otherwise(payload, priority, timeout=timeout, **options)
         if type(payload) is bytes and len(payload) <= bytes_max:
@@ -174,15 +175,17 @@ def deliver_way(
 
 
 def ack_way(
-    store: MemoryStore, shelf: Shelf, grant: Grant, otherwise: Callable[[Lease], Any]
-) -> Callable[[Lease], Any]:
+    store: MemoryStore, shelf: Shelf, grant: Grant, otherwise: Callable[..., Any]
+) -> Callable[..., Any]:
     """`Queue.ack` for one handle."""
     gate, jobs, calendar, mend = store.gate, store.jobs, store.clock.calendar, store.mend
     leases, succeeded = shelf.pin(grant.lease_s), shelf.ended[_SUCCEEDED]
     room, drained = shelf.lines[Until.ROOM], shelf.lines[Until.DRAINED]
     room_waiting, drained_waiting = room.waiting, drained.waiting
 
-    def ack(lease: Lease) -> Any:  # noqa: ANN401 - as Queue.ack
+    def ack(lease: Lease, *, connection: object | None = None) -> Any:  # noqa: ANN401 - as Queue.ack
+        if connection is not None:
+            return otherwise(lease, connection=connection)
         if type(lease) is not Lease or lease.grant is not grant:
             return otherwise(lease)
         row: Any = lease.work

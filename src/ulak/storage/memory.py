@@ -125,8 +125,16 @@ class MemoryStore:
         """Nothing to migrate."""
 
     @exclusive
-    def add(self, queue: str, drafts: Sequence[Draft], *, known_only: bool = False) -> list[int] | Full:
+    def add(
+        self,
+        queue: str,
+        drafts: Sequence[Draft],
+        *,
+        known_only: bool = False,
+        connection: object | None = None,
+    ) -> list[int] | Full:
         """Store jobs, all or none."""
+        _refuse_connection(connection)
         return self._add(self._shelf(queue), drafts, self.clock.calendar(), known_only=known_only)
 
     def _add(
@@ -181,8 +189,9 @@ class MemoryStore:
         """Lease up to `limit` due jobs, in order."""
         return self.turn((), queues, limit, worker=worker, lease_s=lease_s, tasks=tasks)[1]
 
-    def settle(self, settlements: Sequence[Settlement]) -> list[Settled]:
+    def settle(self, settlements: Sequence[Settlement], *, connection: object | None = None) -> list[Settled]:
         """Apply verdicts, one answer per settlement."""
+        _refuse_connection(connection)
         return self.turn(settlements, (), 0, worker="", lease_s=0.0)[0]
 
     @exclusive
@@ -520,6 +529,14 @@ class MemoryStore:
         if shelf is None:
             shelf = self._shelves[queue] = self._new_shelf(queue)
         return shelf
+
+
+def _refuse_connection(connection: object | None) -> None:
+    if connection is not None:
+        raise ArgumentError(
+            "a memory:// store has no transaction that connection= could join\n"
+            "  keep the jobs in the database of that transaction: sqlite:///path"
+        )
 
 
 def _known(shelf: Shelf, draft: Draft, same_key: Mapping[tuple[str, str], int]) -> int | None:

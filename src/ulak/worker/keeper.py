@@ -81,7 +81,8 @@ class Keeper:
         }
         answers = yield from ask(Store.extend, leases, crew.lease_s, progress=progress)
         for (_, context), answer in zip(running, answers, strict=True):
-            if answer is Outcome.STALE or answer is True:
+            # A handler that has returned meanwhile has lost nothing: its job may be settled already.
+            if (answer is Outcome.STALE or answer is True) and not context.ended:
                 context.cancelled = True
 
     def _reclaim(self) -> Flow[None]:

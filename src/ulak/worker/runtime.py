@@ -13,7 +13,7 @@ import msgspec
 from ulak.context import Context
 from ulak.core import flows, rules
 from ulak.core.flows import LOOK_AGAIN_S, Do, Flow, ask, least
-from ulak.core.job import Cause, Dead, Hold, Lease, Outcome, Retry, Totals, Verdict
+from ulak.core.job import Cause, Dead, Failure, Hold, Lease, Outcome, Retry, State, Totals, Verdict
 from ulak.core.store import Line, Settled, Settlement, Signal, Store, Tasks, Until
 from ulak.errors import StorageBusy, StorageFull, StorageUnavailable
 from ulak.local import LocalQueue
@@ -79,6 +79,11 @@ class Seat:
         self.has_more = False
 
 
+_ROLLED_BACK = Failed(
+    Cause.ERROR,
+    Failure("NotCommitted", "the handler returned before it committed the transaction that finishes its job"),
+)
+
 Left: TypeAlias = tuple[Lease, Ending]
 """A delivery that ended, and is to be settled."""
 
@@ -121,6 +126,7 @@ class Crew:
         self.stopped = False
         self.gone = WaitLine(Until.DRAINED)
         self.quick = quick_hands(store, local, worker=worker, lease_s=lease_s)
+        self._ack = self._ack_joined if store.capabilities.transactions else None
         self._start = Totals()
         self._start_stale = self._start_rejected = 0
 
@@ -183,7 +189,8 @@ class Crew:
                     return
                 if leases:
                     _leave(standing, signal)
-                    left = [(leases[0], (yield from self._run(seat, leases[0], hands)))]
+                    ending = yield from self._run(seat, leases[0], hands)
+                    left = [] if ending is None else [(leases[0], ending)]
                 elif goes_on:
                     continue
                 elif not taking or (yield from self.is_over()):
@@ -241,13 +248,26 @@ class Crew:
         untils = (Until.READY, Until.DRAINED) if self.local.finished else (Until.READY,)
         return (yield from flows.lines_of(self.queue, *untils))
 
-    def _run(self, seat: Seat, lease: Lease, hands: Hands) -> Flow[Ending]:
+    def _run(self, seat: Seat, lease: Lease, hands: Hands) -> Flow[Ending | None]:
+        """Run the handler; how the delivery ended, or None if the handler has settled it itself."""
         if lease.task is not None:
             return Hold()
-        context = Context(lease)
+        context = Context(lease, _ack=self._ack)
         seat.running = lease, context
         ending: Ending = yield Do(lambda: hands.handle(seat, lease, context))
-        return ending
+        if not context.acked:
+            return ending
+        (job,) = yield from ask(Store.get, [lease.id])
+        if job is None or (job.state, job.delivery) == (State.SUCCEEDED, lease.delivery):
+            seat.running = None
+            return None
+        return ending if isinstance(ending, Failed) else _ROLLED_BACK
+
+    def _ack_joined(self, lease: Lease, connection: object) -> None:
+        """`Context.ack`, in the handler's own thread."""
+        (settled,) = self.store.settle([(lease, DONE)], connection=connection)
+        if settled is Outcome.STALE:
+            raise flows.lost(lease)
 
     @property
     def is_logging(self) -> bool:
@@ -356,6 +376,8 @@ class Crew:
         return (yield from self._report(released))
 
     def _report(self, released: int) -> Flow[Report]:
+        # In this order: whatever the last producer enqueued is counted. One look, so it agrees with itself.
+        is_awaited = self.local.awaited
         counts = (yield from ask(Store.counts, [self.queue]))[self.queue]
         if counts.open:
             _log.warning(
@@ -363,7 +385,7 @@ class Crew:
             )
         settings = (yield from ask(Store.queues))[self.queue]
         return Report(
-            drained=not self.local.awaited and (yield from flows.is_drained([self.queue])),
+            drained=not is_awaited and flows.is_at_rest(counts, settings),
             open=counts.open,
             held=counts.held,
             paused=settings.paused,

@@ -14,6 +14,7 @@ from ulak.core.job import (
     FULL,
     Attempt,
     Cause,
+    Dead,
     Done,
     Draft,
     Duplicate,
@@ -22,6 +23,7 @@ from ulak.core.job import (
     Grant,
     Lease,
     Outcome,
+    Retry,
     State,
     Verdict,
 )
@@ -298,7 +300,7 @@ def _lease(
         try:
             work = work_of(values, row.name)
         except UnreadableError as error:
-            bury(ledger, row, values[0], was, str(error))
+            bury(ledger, row, values[0], str(error))
             continue
         _, _, attempt, delivery, _, crashes, *_ = values
         leases.append(
@@ -323,8 +325,9 @@ def _lease(
     return leases
 
 
-def bury(ledger: Ledger, row: QueueRow, job_id: int, was: int, why: str) -> None:
+def bury(ledger: Ledger, row: QueueRow | None, job_id: int, why: str) -> None:
     """End a job whose row cannot be read, and say why; its bytes stay as they are."""
+    (was,) = ledger.db.execute("SELECT state FROM jobs WHERE id = ?", (job_id,)).fetchone()
     attempt = Attempt(
         0, 0, "", ledger.now_at, ledger.now_at, Cause.UNDECODABLE, Failure("UnreadableRow", why)
     )
@@ -332,9 +335,11 @@ def bury(ledger: Ledger, row: QueueRow, job_id: int, was: int, why: str) -> None
         "UPDATE jobs SET state = 5, ended_at = ?, history = ? WHERE id = ?",
         (ledger.now_at, history_bytes((attempt,)), job_id),
     )
-    ledger.move(row, was, DEAD)
-    ledger.count(row, "dead_lettered")
     ledger.rows_changed += 1
+    if row is not None:
+        # A state that is none of ours was open, as far as the totals know.
+        ledger.move(row, was if was in range(len(STATES)) else READY, DEAD)
+        ledger.count(row, "dead_lettered")
 
 
 # Settle
@@ -389,6 +394,9 @@ def land(ledger: Ledger, job: JobRow, verdict: Verdict) -> State:
     """Store what a verdict makes of a leased job."""
     row = ledger.by_id(job.queue_id)
     assert row is not None
+    if isinstance(verdict, Retry) and not verdict.refund and job.attempt >= job.max_attempts:
+        # Not by any call of ours: somebody has changed the row since the lease was given.
+        verdict = Dead(verdict.cause, crashed=verdict.crashed, error=verdict.error)
     landing = rules.land(job, verdict, now_at=ledger.now_at)
     entry = job.ended(verdict.cause, ledger.now_at)
     if (error := rules.error_of(verdict)) is not None:
@@ -448,33 +456,3 @@ def extend(
             ledger.db.execute("UPDATE jobs SET progress = ? WHERE id = ?", (text, lease.id))
         answers.append(bool(found[0]))
     return answers
-
-
-def end_wrong(ledger: Ledger, limit: int) -> int:
-    """End jobs whose state is none of ours, and count their queues anew; how many."""
-    found = ledger.db.execute(
-        "SELECT id, queue FROM jobs WHERE (state < 0 OR state > 7) LIMIT ?", (limit,)
-    ).fetchall()
-    for job_id, queue_id in found:
-        row = ledger.by_id(queue_id)
-        if row is not None:
-            # It was open, as far as the totals know.
-            row.left += 1
-            bury(ledger, row, job_id, DEAD, "its state is unknown")
-    for queue_id in {queue_id for _, queue_id in found}:
-        if (row := ledger.by_id(queue_id)) is not None:
-            recount(ledger, row)
-    return len(found)
-
-
-def recount(ledger: Ledger, row: QueueRow) -> None:
-    """Make a queue's numbers of stored jobs agree with what is stored; totals stay, but `entered` follows."""
-    numbers = dict.fromkeys(range(len(STATES)), 0)
-    for state, number in ledger.db.execute(
-        "SELECT state, count(*) FROM jobs WHERE queue = ? AND state BETWEEN 0 AND 7 GROUP BY state", (row.id,)
-    ):
-        numbers[state] = number
-    row.scheduled, row.leased, row.held = numbers[SCHEDULED], numbers[LEASED], numbers[HELD]
-    row.succeeded, row.dead = numbers[SUCCEEDED], numbers[DEAD]
-    row.cancelled, row.expired = numbers[6], numbers[EXPIRED]
-    row.entered = row.left + sum(numbers[state] for state in (READY, SCHEDULED, LEASED, HELD))

@@ -19,9 +19,10 @@ from ulak.core.store import (
     Refusal,
     Reprioritise,
 )
-from ulak.storage.sqlite.book import EXPIRE_MAX, end_wrong, expire, find
+from ulak.storage.sqlite.book import EXPIRE_MAX, expire, find
 from ulak.storage.sqlite.ledger import Ledger
 from ulak.storage.sqlite.looks import where
+from ulak.storage.sqlite.mend import mend
 from ulak.storage.sqlite.records import (
     CANCELLED,
     INT_MAX,
@@ -149,7 +150,7 @@ def _delete(ledger: Ledger, row: QueueRow, job: JobRow, state: State) -> None:
 def prune(ledger: Ledger, names: Sequence[str], limit: int) -> dict[State, int]:
     """End what has expired, forget what retention does not keep, at most `limit`; how many, per state."""
     pruned: dict[State, int] = {}
-    end_wrong(ledger, limit)
+    mend(ledger, limit)
     ledger.db.execute(
         "DELETE FROM keys WHERE (queue, name) IN "
         "(SELECT queue, name FROM keys WHERE until_at <= ? ORDER BY until_at LIMIT ?)",

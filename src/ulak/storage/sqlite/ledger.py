@@ -25,6 +25,7 @@ from ulak.storage.sqlite.records import (
     STORE_COUNTERS,
     SUCCEEDED,
     QueueRow,
+    numbers_of,
     text_of,
 )
 
@@ -116,7 +117,7 @@ class Ledger:
     def _note(self, row: QueueRow) -> QueueRow:
         self._queues[row.name] = row
         self._names[row.id] = row.name
-        self._before[row.name] = _numbers(row)
+        self._before[row.name] = numbers_of(row)
         return row
 
     def tidied(self, name: str) -> bool:
@@ -184,13 +185,13 @@ class Ledger:
     def flush(self) -> None:
         """Forget ended jobs beyond the number that is kept, then write every counter that changed."""
         for name, row in self._queues.items():
-            if _numbers(row) == self._before[name]:
+            if numbers_of(row) == self._before[name]:
                 continue
             self._trim(row, self._before[name])
             if row.is_drained:
                 self.rings[Until.DRAINED, name] += 1
-            self.db.execute(STORE_COUNTERS, (*_numbers(row), row.id))
-            self._before[name] = _numbers(row)
+            self.db.execute(STORE_COUNTERS, (*numbers_of(row), row.id))
+            self._before[name] = numbers_of(row)
 
     def _trim(self, row: QueueRow, before: tuple[Any, ...]) -> None:
         for number in _ENDED_NUMBERS:
@@ -232,10 +233,6 @@ class Ledger:
         """Be as then."""
         for name, value in saved.items():
             setattr(self, name, value)
-
-
-def _numbers(row: QueueRow) -> tuple[Any, ...]:
-    return tuple([getattr(row, name) for name in COUNTERS])
 
 
 def _copy(row: QueueRow) -> QueueRow:

@@ -21,6 +21,7 @@ import msgspec
 
 from ulak.clock import MACHINE, pause
 from ulak.errors import Closed, SchemaError, StorageBusy, StorageFull, StorageUnavailable, UlakError
+from ulak.storage.sqlite.records import text_factory
 
 BUSY_S = 10.0
 """How long a call waits for others who hold the file, before StorageBusy."""
@@ -36,6 +37,7 @@ COMMIT_PAGES = 6
 ROWS_A_PAGE = 1.0
 JOURNAL_SIZE_LIMIT = 8 * 1024 * 1024
 CACHE_KIB = 16 * 1024
+FORK_WAIT_S = 30.0
 _COPIED_BYTES = 1024 * 1024
 
 _SETTINGS = (
@@ -113,6 +115,38 @@ class Link:
                 if db is not None:
                     with contextlib.suppress(sqlite3.Error):
                         db.close()
+
+    def read_anew(self) -> None:
+        """Open the connection for reads again.
+
+        One that was opened before the schema was made looks at it only when it can begin a read, and in a
+        rollback journal others may be in the way of that.
+        """
+        with self._read_lock:
+            self.reader.close()
+            self.reader = self._connect()
+
+    def stop(self) -> bool:
+        """Have nobody inside the library, as a fork needs it; False if somebody stays there for too long."""
+        if not self._write_lock.acquire(timeout=FORK_WAIT_S):
+            return False
+        if not self._read_lock.acquire(timeout=FORK_WAIT_S):
+            self._write_lock.release()
+            return False
+        return True
+
+    def go_on(self) -> None:
+        """After `stop`."""
+        self._read_lock.release()
+        self._write_lock.release()
+
+    def close_inherited(self) -> None:
+        """In a forked child, after a `stop` in its parent. No transaction is open, so it writes nothing."""
+        self._is_closed = True
+        for db in (self.reader, self._checkpointer, self.writer):
+            if db is not None:
+                with contextlib.suppress(sqlite3.Error):
+                    db.close()
 
     def _check_open(self) -> None:
         if self._is_closed:
@@ -270,6 +304,7 @@ def connect(path: str) -> sqlite3.Connection:
     except sqlite3.Error as error:
         raise explained(error, path) from error
     try:
+        db.text_factory = text_factory
         for setting in _SETTINGS:
             # Whoever opens the file just then, or writes its log back, is in the way of some of these.
             with_patience(partial(db.execute, f"PRAGMA {setting}"), path)
@@ -286,7 +321,7 @@ def with_patience(call: Callable[[], R], path: str) -> R:
         try:
             return call()
         except sqlite3.OperationalError as error:
-            if _primary(error) not in _BUSY:
+            if not is_busy(error):
                 raise explained(error, path) from error
             if until is None:
                 until = MACHINE.interval() + BUSY_S
@@ -295,6 +330,11 @@ def with_patience(call: Callable[[], R], path: str) -> R:
         except sqlite3.Error as error:
             raise explained(error, path) from error
         pause(random.uniform(_PAUSE_MIN_S, _PAUSE_MAX_S))
+
+
+def is_busy(error: sqlite3.Error) -> bool:
+    """Whether others hold the file."""
+    return _primary(error) in _BUSY
 
 
 def _primary(error: sqlite3.Error) -> int:

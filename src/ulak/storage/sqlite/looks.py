@@ -11,6 +11,7 @@ import msgspec
 from ulak.core.flows import CALENDAR_SLEEP_MAX_S
 from ulak.core.job import Counts, Grant, Job, Lease, State
 from ulak.core.store import Filter, Settings, WorkerInfo
+from ulak.durations import SECONDS_MAX
 from ulak.storage.sqlite.records import (
     INT_MAX,
     JOB_COLUMNS,
@@ -20,6 +21,7 @@ from ulak.storage.sqlite.records import (
     QueueRow,
     UnreadableError,
     job_row,
+    shown,
 )
 
 _ASKED_MAX = 500
@@ -66,9 +68,9 @@ class Leases(msgspec.Struct, frozen=True):
         try:
             work = job.work(queue.name)
         except UnreadableError:
-            work = msgspec.structs.replace(job, headers=None, backoff=None).work(queue.name)
+            work = bare(job).work(queue.name)
         return Lease(
-            Grant(self.uid, self.epoch, job.worker or "", job.lease_s or 0.0),
+            Grant(self.uid, self.epoch, shown(job.worker or ""), job.lease_s or 0.0),
             work,
             job.delivery,
             job.attempt,
@@ -81,18 +83,23 @@ class Leases(msgspec.Struct, frozen=True):
 
 
 def past(db: sqlite3.Connection, queue: QueueRow, now: float, limit: int) -> list[JobRow]:
-    """Jobs whose lease has ended, or has no end."""
-    found = db.execute(
-        f"SELECT {JOB_COLUMNS} FROM jobs WHERE queue = ? AND state = 2 AND lease_end <= ? "  # noqa: S608
-        "ORDER BY lease_end LIMIT ?",
-        (queue.id, now, limit),
-    ).fetchall()
-    if len(found) < limit:
-        found += db.execute(
-            f"SELECT {JOB_COLUMNS} FROM jobs WHERE queue = ? AND state = 2 AND lease_end IS NULL LIMIT ?",  # noqa: S608
-            (queue.id, limit - len(found)),
-        ).fetchall()
-    return [job_row(values) for values in found]
+    """Jobs whose lease has ended, has no end, or one that no call could have given it."""
+    found: list[tuple[Any, ...]] = []
+    for condition, values in _PAST:
+        if len(found) < limit:
+            found += db.execute(
+                f"SELECT {JOB_COLUMNS} FROM jobs WHERE queue = ? AND state = 2 AND {condition} LIMIT ?",  # noqa: S608
+                (queue.id, *(now + value for value in values), limit - len(found)),
+            ).fetchall()
+    return [job_row(row) for row in found]
+
+
+# In seconds from now.
+_PAST: tuple[tuple[str, tuple[float, ...]], ...] = (
+    ("lease_end <= ? ORDER BY lease_end", (0.0,)),
+    ("lease_end IS NULL", ()),
+    ("lease_end > ?", (SECONDS_MAX + 1.0,)),
+)
 
 
 def held_by(db: sqlite3.Connection, queue: QueueRow, holders: Collection[int], limit: int) -> list[JobRow]:
@@ -138,6 +145,23 @@ def horizon_s(db: sqlite3.Connection, queue: QueueRow, now: float, now_at: float
     return max(0.0, min(soonest)) if soonest else None
 
 
+def has_work(db: sqlite3.Connection, queue: QueueRow, now_at: float) -> bool:
+    """Whether a claim would find, promote or end anything."""
+    if queue.ready > 0 or queue.held > 0:
+        return True
+    if queue.scheduled <= 0:
+        return False
+    due = db.execute(
+        "SELECT 1 FROM jobs WHERE queue = ? AND state = 1 AND run_at <= ? LIMIT 1", (queue.id, now_at)
+    ).fetchone()
+    over = db.execute(
+        "SELECT 1 FROM jobs WHERE queue = ? AND expires_at <= ? AND expires_at IS NOT NULL "
+        "AND state IN (0, 1, 3) LIMIT 1",
+        (queue.id, now_at),
+    ).fetchone()
+    return due is not None or over is not None
+
+
 def where(which: Filter, queue: str | None = None) -> tuple[str, list[Any]]:
     """A filter as a condition on jobs, and its values."""
     conditions, values = ["1"], list[Any]()
@@ -154,6 +178,21 @@ def where(which: Filter, queue: str | None = None) -> tuple[str, list[Any]]:
     return " AND ".join(conditions), values
 
 
+def bare(job: JobRow) -> JobRow:
+    """A row that cannot be read, without what may be at fault, so that the rest can be shown."""
+    return msgspec.structs.replace(
+        job,
+        number=job.number if 0 <= job.number < len(NUMBER) else NUMBER[State.DEAD],
+        codec=shown(job.codec),
+        task=None if job.task is None else shown(job.task),
+        unique_key=None,
+        idempotency_key=None,
+        headers=None,
+        backoff=None,
+        history=None,
+    )
+
+
 def records(db: sqlite3.Connection, rows: Iterable[tuple[Any, ...]]) -> list[Job]:
     """Rows as records; one that cannot be read shows what can be."""
     names: dict[int, str] = dict(db.execute("SELECT id, name FROM queues").fetchall())
@@ -166,9 +205,7 @@ def records(db: sqlite3.Connection, rows: Iterable[tuple[Any, ...]]) -> list[Job
         try:
             found.append(job.record(name))
         except UnreadableError:
-            number = job.number if 0 <= job.number < len(NUMBER) else NUMBER[State.DEAD]
-            bare = msgspec.structs.replace(job, headers=None, backoff=None, history=None, number=number)
-            found.append(bare.record(name))
+            found.append(bare(job).record(name))
     return found
 
 

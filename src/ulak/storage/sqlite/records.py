@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import lru_cache
+from operator import attrgetter
 from types import MappingProxyType
 from typing import Any, get_args
 
@@ -49,6 +50,9 @@ COUNTERS = (
 )
 _COLUMNS = ("id", "name", "capacity", "paused", "backoff", "retention", *COUNTERS)
 QUEUE_COLUMNS = ", ".join(f'"{name}"' for name in _COLUMNS)
+numbers_of = attrgetter(*COUNTERS)
+"""A queue's counters, in the order of `COUNTERS`."""
+
 _SET_COUNTERS = ", ".join(f'"{name}" = ?' for name in COUNTERS)
 STORE_COUNTERS = f"UPDATE queues SET {_SET_COUNTERS} WHERE id = ?"  # noqa: S608 - columns of our own
 
@@ -222,37 +226,44 @@ def inserted(job_id: int, queue: int, draft: Draft, now_at: float) -> tuple[Any,
 
 def work_of(row: tuple[Any, ...], queue: str) -> Work:
     """What is to be done, from `WORK_COLUMNS`. Raises UnreadableError."""
-    (
-        job_id,
-        priority,
-        attempt,
-        _,
-        max_attempts,
-        _,
-        created_at,
-        _,
-        codec,
-        task,
-        unique,
-        key,
-        headers,
-        backoff,
-        body,
-    ) = row
+    job_id, priority, attempt, delivery, max_attempts, crashes, created_at, _, codec, task, *options = row
+    unique_key, idempotency_key, headers, backoff, body = options
     if codec not in _CODECS:
         raise UnreadableError("its codec is unknown")
     if not 0 <= attempt < max_attempts:
         raise UnreadableError("it has more attempts than it may have")
-    if unique is None and key is None and headers is None and backoff is None:
+    if not (0 <= delivery < INT_MAX and 0 <= crashes < INT_MAX):
+        raise UnreadableError("its deliveries or crashes are no number of such")
+    if unique_key is None and idempotency_key is None and headers is None and backoff is None:
         spec = _plain_spec(queue, codec, max_attempts, task)
     else:
-        spec = Spec(queue, codec, max_attempts, task, _headers_of(headers), unique, key, backoff_of(backoff))
+        _check_text(task, unique_key, idempotency_key)
+        policy = backoff_of(backoff)
+        spec = Spec(
+            queue, codec, max_attempts, task, _headers_of(headers), unique_key, idempotency_key, policy
+        )
     return Work(job_id, spec, body, priority, created_at)
 
 
 @lru_cache(maxsize=256)
 def _plain_spec(queue: str, codec: str, max_attempts: int, task: str | None) -> Spec:
+    _check_text(task)
     return Spec(queue, codec, max_attempts, task)
+
+
+def text_factory(raw: bytes) -> str:
+    """A stored text; what is not valid keeps its bytes as surrogates, so that it can be told and shown."""
+    return raw.decode("utf-8", "surrogateescape")
+
+
+def _check_text(*texts: str | None) -> None:
+    if not all(text is None or text.isascii() or shown(text) == text for text in texts):
+        raise UnreadableError("one of its texts is not valid")
+
+
+def shown(text: str) -> str:
+    """A text as it may leave the store: valid."""
+    return text.encode("utf-8", "replace").decode()
 
 
 def _headers_of(text: str | None) -> Mapping[str, str] | None:
@@ -260,7 +271,7 @@ def _headers_of(text: str | None) -> Mapping[str, str] | None:
         return None
     try:
         return MappingProxyType(msgspec.json.decode(text, type=dict[str, str]))
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, UnicodeError) as error:
         raise UnreadableError("its headers cannot be read") from error
 
 
@@ -327,7 +338,8 @@ class JobRow(msgspec.Struct, gc=False):
         return bool(self.cancelled)
 
     def work(self, queue: str) -> Work:
-        """What is to be done."""
+        """What is to be done. Raises UnreadableError."""
+        _check_text(self.task, self.unique_key, self.idempotency_key)
         spec = Spec(
             queue,
             self.codec,
@@ -342,11 +354,14 @@ class JobRow(msgspec.Struct, gc=False):
 
     def ended(self, cause: Cause, at: float) -> Attempt:
         """The entry of its history for the delivery that ends now."""
-        return Attempt(self.delivery, self.attempt, self.worker or "", self.started_at or 0.0, at, cause)
+        return Attempt(
+            self.delivery, self.attempt, shown(self.worker or ""), self.started_at or 0.0, at, cause
+        )
 
     def record(self, queue: str) -> Job:
         """The whole record. Raises UnreadableError."""
         state, history = self.state, history_of(self.history)
+        _check_text(self.codec, self.task, self.unique_key, self.idempotency_key)
         # A plain success leaves no entry behind, because the row itself tells it all.
         if state is State.SUCCEEDED and (not history or history[-1].delivery != self.delivery):
             history = (*history, self.ended(Cause.ACK, self.ended_at or 0.0))
@@ -369,12 +384,12 @@ class JobRow(msgspec.Struct, gc=False):
             attempt=self.attempt,
             delivery=self.delivery,
             crashes=self.crashes,
-            worker=self.worker or "",
+            worker=shown(self.worker or ""),
             started_at=self.started_at or 0.0,
             lease_s=self.lease_s or 0.0,
             lease_end=(self.lease_end or 0.0) if state is State.LEASED else 0.0,
             cancel_requested=self.cancel_requested,
-            progress=self.progress or "",
+            progress=shown(self.progress or ""),
             result=self.result,
             ended_at=self.ended_at,
             history=history,

@@ -35,11 +35,12 @@ from ulak.core.store import (
 )
 from ulak.errors import Closed, UlakError
 from ulak.storage.line import WaitLine
-from ulak.storage.sqlite import book, change, looks, schema
+from ulak.storage.sqlite import book, change, forks, looks, schema
 from ulak.storage.sqlite.group import Asked, Group, Step
 from ulak.storage.sqlite.helper import Helper
+from ulak.storage.sqlite.joined import run_joined
 from ulak.storage.sqlite.ledger import Ledger
-from ulak.storage.sqlite.link import Link, Options, connect, with_patience
+from ulak.storage.sqlite.link import FORK_WAIT_S, Link, Options, connect, with_patience
 from ulak.storage.sqlite.place import check_place, create_private
 from ulak.storage.sqlite.presence import GONE_AFTER_S, Presence
 from ulak.storage.sqlite.watch import WatchedLine, Watcher
@@ -95,6 +96,10 @@ def reads(
     return run
 
 
+_left_behind: list[Link] = []
+"""Connections of a parent that a child must neither use nor close."""
+
+
 class StepFailedError(Exception):
     """A step of a transaction raised; the transaction was rolled back."""
 
@@ -123,13 +128,14 @@ class SqliteStore:
         self._lines: dict[tuple[Until, str], WaitLine] = {}
         self._others_at = 0.0
         self._others = False
-        self._gone: dict[int, str] = {}
-        self._holder: int | None = None
+        self._is_open = False
         self._start()
+        forks.watch(self)
 
     def _start(self) -> None:
         """What belongs to one process."""
-        self.pid = os.getpid()
+        self._holder: int | None = None
+        self._gone: dict[int, str] = {}
         self.group = Group(self._run_all)
         self._opening = threading.RLock()
         self._reader = Helper("ulak-read")
@@ -138,13 +144,24 @@ class SqliteStore:
     def link(self) -> Link:
         """The open connections. Raises Closed if there are none."""
         if self._link is None:
-            raise Closed("this store is closed")
+            if not self._is_open:
+                raise Closed("this store is closed")
+            # In a forked child.
+            self._connect()
+        assert self._link is not None
         return self._link
 
     # Opening and closing
 
     def open(self) -> None:
         """Open the file, made if it is absent. Raises ConfigError, SchemaError, StorageUnavailable."""
+        with self._opening:
+            if self._is_open:
+                return
+            self._connect()
+            self._is_open = True
+
+    def _connect(self) -> None:
         with self._opening:
             if self._link is not None:
                 return
@@ -161,6 +178,7 @@ class SqliteStore:
                 begun = link.read(functools.partial(self._begun, str(path)))
                 if begun is None:
                     begun = link.transact(functools.partial(self._begin, str(path)), soft=False)
+                    link.read_anew()
                 self.uid, self.epoch = begun
             except BaseException:
                 link.close()
@@ -196,7 +214,8 @@ class SqliteStore:
     def close(self) -> None:
         """Let go of all handles; idempotent."""
         with self._opening:
-            if self._link is None:
+            was_open, self._is_open = self._is_open, False
+            if not was_open or self._link is None:
                 return
             self._watcher.close()
             if self._holder is not None:
@@ -206,6 +225,39 @@ class SqliteStore:
             self._presence.drop()
             self._link.close()
             self._link = self._holder = None
+
+    def before_fork(self) -> bool:
+        """Have nobody inside the library."""
+        link = self._link
+        if link is None:
+            return True
+        if not link.stop():
+            return False
+        if not self._watcher.lock.acquire(timeout=FORK_WAIT_S):
+            link.go_on()
+            return False
+        return True
+
+    def after_fork_in_parent(self) -> None:
+        """Go on."""
+        if self._link is not None:
+            self._watcher.lock.release()
+            self._link.go_on()
+
+    def after_fork_in_child(self, *, stopped: bool) -> None:
+        """Begin anew: leases, presence and waiters are the parent's; the file is opened again when needed."""
+        if (link := self._link) is not None:
+            if stopped:
+                self._watcher.close_inherited()
+                link.close_inherited()
+            else:
+                _log.warning(
+                    "a process forked in the midst of a transaction; its child should not use the store"
+                )
+                _left_behind.append(link)
+        self._link = None
+        self._lines.clear()
+        self._start()
 
     def _leave(self) -> None:
         """Take this process out of the file, unless it still holds leases: then others must find it gone."""
@@ -295,14 +347,23 @@ class SqliteStore:
 
     async def acall(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:  # noqa: ANN401 - as the operation
         """An operation for an event loop, which it never blocks."""
+        if kwargs.get("connection") is not None:
+            # The connection belongs to the loop's thread.
+            return getattr(self, name)(*args, **kwargs)
+        kwargs.pop("connection", None)
         operation = getattr(type(self), _STEPS.get(name, name))
         step = getattr(operation, "step", None)
         if step is None:
             if name == "line":
                 return self.line(*args, **kwargs)
             return await self._aread(name, args, kwargs)
-        if name in _STEPS and self._holder is None:
-            await self._aread("_take_holder", (), {})
+        if name in _CLAIMS:
+            queues = args[0] if name == "claim" else args[1]
+            only_claims = name == "claim" or not args[0]
+            if only_claims and not await self._aread("_has_work", (queues,), {}):
+                return [] if name == "claim" else ([], [])
+            if self._holder is None:
+                await self._aread("_take_holder", (), {})
         return await self.group.acall(
             lambda ledger: step(self, ledger, *args, **kwargs),
             soft=operation.soft(*args, **kwargs),
@@ -332,17 +393,34 @@ class SqliteStore:
 
     # Operations
 
-    @writes()
     def add(
-        self, ledger: Ledger, queue: str, drafts: Sequence[Draft], *, known_only: bool = False
+        self,
+        queue: str,
+        drafts: Sequence[Draft],
+        *,
+        known_only: bool = False,
+        connection: object | None = None,
     ) -> list[int] | Full:
         """Store jobs, all or none."""
+        if connection is None:
+            return self._add(queue, drafts, known_only=known_only)
+        return self._joined(connection, lambda ledger: book.add(ledger, queue, drafts))
+
+    @writes()
+    def _add(
+        self, ledger: Ledger, queue: str, drafts: Sequence[Draft], *, known_only: bool = False
+    ) -> list[int] | Full:
         return book.add(ledger, queue, drafts, known_only=known_only)
+
+    def _joined(self, connection: object, step: Callable[[Ledger], R]) -> R:
+        return run_joined(connection, self.link.path, self.clock, step)
 
     def claim(
         self, queues: Sequence[str], limit: int, *, worker: str, lease_s: float, tasks: Tasks | None = None
     ) -> list[Lease]:
         """Lease up to `limit` due jobs, in order."""
+        if not self._has_work(queues):
+            return []
         self._take_holder()
         return self._claim(queues, limit, worker=worker, lease_s=lease_s, tasks=tasks)
 
@@ -364,9 +442,21 @@ class SqliteStore:
             leases += book.claim(ledger, queue, limit - len(leases), grant, holder=self._holder, tasks=tasks)
         return leases
 
-    @writes()
-    def settle(self, ledger: Ledger, settlements: Sequence[Settlement]) -> list[Settled]:
+    def settle(self, settlements: Sequence[Settlement], *, connection: object | None = None) -> list[Settled]:
         """Apply verdicts, one answer per settlement."""
+        if connection is None:
+            return self._settle(settlements)
+        return self._joined(connection, lambda ledger: book.settle(ledger, settlements))
+
+    @reads
+    def _has_work(self, db: sqlite3.Connection, queues: Sequence[str]) -> bool:
+        """Whether a claim could find anything: who only waits must not take the file from who writes."""
+        now_at = self.clock.calendar()
+        rows = [row for row in (looks.queue_row(db, queue) for queue in queues) if row is not None]
+        return any(not row.paused and looks.has_work(db, row, now_at) for row in rows)
+
+    @writes()
+    def _settle(self, ledger: Ledger, settlements: Sequence[Settlement]) -> list[Settled]:
         return book.settle(ledger, settlements)
 
     def turn(
@@ -380,6 +470,8 @@ class SqliteStore:
         tasks: Tasks | None = None,
     ) -> tuple[list[Settled], list[Lease]]:
         """Settle, then claim, in one step."""
+        if not settlements and not self._has_work(queues):
+            return [], []
         self._take_holder()
         return self._turn(settlements, queues, limit, worker=worker, lease_s=lease_s, tasks=tasks)
 
@@ -435,7 +527,7 @@ class SqliteStore:
         make = looks.Leases(self.uid, self.epoch)
         for queue in queues:
             row = looks.queue_row(db, queue)
-            if row is None or row.leased <= 0 or len(found) >= limit:
+            if row is None or len(found) >= limit:
                 continue
             rows = looks.past(db, row, now, limit - len(found))
             if gone and len(rows) < limit - len(found):
@@ -597,6 +689,9 @@ class SqliteStore:
                 # Somebody may have removed the file, and then this process looks gone.
                 self._presence.take()
             known = self._known_holders()
+            if self._holder is not None and all(holder != self._holder for holder, _, _ in known):
+                # Somebody took this process for gone while it held no lease.
+                self._holder = self._hold(self._presence.token)
             absent = {holder for holder, token, _ in known if not self._presence.is_present(token)}
             if any((holder in absent) is (since is None) for holder, _, since in known):
                 self._note_absent(absent, now)
@@ -634,9 +729,9 @@ class SqliteStore:
         dropped = []
         for holder, token in gone.items():
             done = ledger.db.execute(
-                "DELETE FROM holders WHERE id = ? AND NOT EXISTS "
+                "DELETE FROM holders WHERE id = ? AND token = ? AND absent_since IS NOT NULL AND NOT EXISTS "
                 "(SELECT 1 FROM jobs WHERE state = 2 AND holder = holders.id)",
-                (holder,),
+                (holder, token),
             ).rowcount
             ledger.db.execute("DELETE FROM workers WHERE holder = ?", (holder,))
             if done:
@@ -658,7 +753,8 @@ def _taken_back(answer: list[int] | Full) -> Step | None:
     return (lambda ledger: book.unadd(ledger, ids)) if ids else None
 
 
-_STEPS = {"claim": "_claim", "turn": "_turn"}
+_STEPS = {"add": "_add", "claim": "_claim", "settle": "_settle", "turn": "_turn"}
+_CLAIMS = frozenset({"claim", "turn"})
 _UNDO: Mapping[str, Callable[[Any], Step | None]] = {
     "add": _taken_back,
     "claim": _given_back,

@@ -55,6 +55,9 @@ class Watcher:
         self._ends = False
         self._thread: threading.Thread | None = None
         self._before: dict[str, QueueRow] = {}
+        # Held while the thread is inside the library.
+        self.lock = threading.Lock()
+        self._db: sqlite3.Connection | None = None
 
     # The thread ends when nobody has waited for a while, and is started again when somebody does.
 
@@ -77,11 +80,23 @@ class Watcher:
         if thread is not None and thread is not threading.current_thread():
             thread.join()
 
+    def close_inherited(self) -> None:
+        """In a forked child, which has the connection but not the thread."""
+        if self._db is not None:
+            with contextlib.suppress(sqlite3.Error):
+                self._db.close()
+
     def _main(self) -> None:
         while not self._ends and self._thread is threading.current_thread():
             try:
-                with contextlib.closing(connect(self._path)) as db:
-                    self._watch(db)
+                with self.lock:
+                    self._db = connect(self._path)
+                try:
+                    self._watch(self._db)
+                finally:
+                    with self.lock:
+                        self._db.close()
+                        self._db = None
             except Exception as error:  # noqa: BLE001 - whatever the file does, who waits must be woken again
                 if not isinstance(error, sqlite3.Error | UlakError):
                     _log.exception("the watcher of a store was struck, and goes on")
@@ -94,10 +109,12 @@ class Watcher:
                 return
             if self._ends:
                 return
-            (now,) = db.execute("PRAGMA data_version").fetchone()
+            with self.lock:
+                (now,) = db.execute("PRAGMA data_version").fetchone()
+                rows = looks.queue_rows(db) if now != version else {}
             if now != version:
                 version = now
-                self._ring(db)
+                self._ring(rows)
             if not self._is_awaited():
                 # Whatever happens until somebody waits again counts as a change.
                 version = None
@@ -124,11 +141,8 @@ class Watcher:
             return True
         return False
 
-    def _ring(self, db: sqlite3.Connection) -> None:
+    def _ring(self, rows: dict[str, QueueRow]) -> None:
         awaited = {key: line for key, line in list(self._lines.items()) if line.waiting}
-        if not awaited:
-            return
-        rows = looks.queue_rows(db)
         for (until, queue), line in awaited.items():
             row = rows.get(queue)
             if row is not None and (wakeups := _wakeups(until, self._before.get(queue), row)):

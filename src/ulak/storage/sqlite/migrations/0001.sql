@@ -83,9 +83,9 @@ CREATE TABLE keys (
 CREATE INDEX keys_until ON keys (until_at);
 
 -- Processes that hold leases; each has a lock file named by its token. absent_since: when somebody first found
--- it unlocked, in seconds since the machine's boot.
+-- it unlocked, in seconds since the machine's boot. An id never comes again: leases still name it.
 CREATE TABLE holders (
-    id INTEGER PRIMARY KEY,
+    id INTEGER PRIMARY KEY AUTOINCREMENT,
     token TEXT NOT NULL UNIQUE,
     pid INTEGER NOT NULL,
     since_at REAL NOT NULL,

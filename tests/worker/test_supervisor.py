@@ -1,0 +1,331 @@
+"""The supervisor, with children that are a line of Python."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from tests.support.waiting import eventually
+from ulak import Backoff
+from ulak.errors import ArgumentError
+from ulak.testing import ManualClock
+from ulak.worker.supervisor import PARENT, Supervisor
+
+# Ends well as soon as its stdin is closed.
+PATIENT = "import sys; sys.stdin.read()"
+TIED = """
+import os, sys, threading
+from ulak.worker import supervisor
+over = threading.Event()
+tie = supervisor.Tie(over.set)
+"""
+
+
+def python(code: str, *args: object) -> list[str]:
+    return [sys.executable, "-c", textwrap.dedent(code), *map(str, args)]
+
+
+def tended(supervisor: Supervisor, fact: Callable[[], object]) -> None:
+    """Tend until the fact holds."""
+
+    def look() -> object:
+        supervisor.tend(0.01)
+        return fact()
+
+    eventually(look)
+
+
+def lines(file: Path) -> list[str]:
+    return file.read_text().splitlines() if file.exists() else []
+
+
+def is_alive(pid: int) -> bool:
+    """Whether a thread of the process is left: it is neither gone nor a zombie that nobody has reaped yet.
+
+    A process whose main thread is dead may have another one that still waits for the disk.
+    """
+    process = Path(f"/proc/{pid}")
+    try:
+        is_zombie = (process / "stat").read_text().rpartition(")")[2].split()[0] == "Z"
+        return not is_zombie or len(list((process / "task").iterdir())) > 1
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+def has_failed(supervisor: Supervisor, times: int) -> bool:
+    return supervisor.ends[3] == times
+
+
+@contextmanager
+def owned_clock(
+    code: list[str], *, count: int = 1, **options: object
+) -> Iterator[tuple[Supervisor, ManualClock]]:
+    clock = ManualClock()
+    with Supervisor(code, count, clock=clock, backoff=Backoff(1.0, 5.0), **options) as supervisor:  # type: ignore[arg-type]
+        yield supervisor, clock
+
+
+def test_so_many_processes_run_and_leave_when_their_stdin_closes() -> None:
+    with Supervisor(python(PATIENT), 3) as supervisor:
+        supervisor.tend(0)
+        pids = supervisor.pids
+        assert len(set(pids)) == supervisor.size == 3
+        assert not supervisor.is_over
+        supervisor.finish()
+        tended(supervisor, lambda: supervisor.is_over)
+        assert (supervisor.size, supervisor.pids, supervisor.started) == (0, [], 3)
+        assert not supervisor.ends
+    for pid in pids:
+        with pytest.raises(ChildProcessError):  # it is reaped
+            os.waitpid(pid, os.WNOHANG)
+
+
+@pytest.mark.parametrize("count", [0, -1, 1001])
+def test_a_count_that_cannot_be_is_refused(count: int) -> None:
+    with pytest.raises(ArgumentError, match="from 1 to 1,000"):
+        Supervisor(python(PATIENT), count)
+
+
+def test_a_command_that_does_not_exist_is_an_error_and_leaves_nothing() -> None:
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    with pytest.raises(FileNotFoundError), Supervisor(["/nowhere/at-all"], 2) as supervisor:
+        supervisor.tend(0)
+    assert len(list(Path("/proc/self/fd").iterdir())) == before
+
+
+def test_a_killed_process_is_replaced_and_counted() -> None:
+    with Supervisor(python(PATIENT), 2, backoff=Backoff(0.001, 0.001)) as supervisor:
+        supervisor.tend(0)
+        first, other = supervisor.pids
+        os.kill(first, signal.SIGKILL)
+        tended(supervisor, lambda: supervisor.killed == 1 and supervisor.size == 2)
+        assert other in supervisor.pids
+        assert first not in supervisor.pids
+        assert supervisor.ends == {-signal.SIGKILL: 1}
+        assert supervisor.started == 3
+
+
+def test_a_place_backs_off_doubling_up_to_the_cap_and_starts_within_it() -> None:
+    with owned_clock(python("raise SystemExit(3)")) as (supervisor, clock):
+        for nth, delay_s in enumerate([1.0, 2.0, 4.0, 5.0, 5.0], start=1):
+            tended(supervisor, partial(has_failed, supervisor, nth))
+            clock.advance(delay_s - 0.001)
+            supervisor.tend(0)
+            assert supervisor.started == nth
+            clock.advance(0.002)
+            supervisor.tend(0)
+            assert supervisor.started == nth + 1
+
+
+def test_the_backoff_starts_anew_after_a_process_that_settled_a_job(tmp_path: Path) -> None:
+    # It fails twice, then settles and is killed, then fails again.
+    code = TIED + textwrap.dedent("""
+        from pathlib import Path
+        file = Path(sys.argv[1])
+        nth = len(file.read_text()) if file.exists() else 0
+        file.write_text("x" * (nth + 1))
+        if nth == 2:
+            tie.report_settled()
+            tie.report_settled()
+            os.kill(os.getpid(), 9)
+        sys.exit(4)
+    """)
+    with owned_clock(python(code, tmp_path / "runs")) as (supervisor, clock):
+        tended(supervisor, lambda: supervisor.ends[4] == 1)
+        clock.advance(1.1)
+        tended(supervisor, lambda: supervisor.ends[4] == 2)
+        clock.advance(2.1)
+        # The third one settled: its successor comes at once, and the one after that waits the base again.
+        tended(supervisor, lambda: supervisor.killed == 1 and supervisor.ends[4] == 3)
+        assert supervisor.started == 4
+        clock.advance(0.9)
+        supervisor.tend(0)
+        assert supervisor.started == 4
+        clock.advance(0.2)
+        supervisor.tend(0)
+        assert supervisor.started == 5
+
+
+def test_a_process_that_ends_well_before_it_is_told_to_is_replaced() -> None:
+    with owned_clock(python("pass")) as (supervisor, clock):
+        tended(supervisor, lambda: supervisor.ends[0] == 1)
+        assert not supervisor.is_over
+        clock.advance(1.1)
+        supervisor.finish()
+        tended(supervisor, lambda: supervisor.is_over)
+        assert supervisor.ends == {0: 1}
+
+
+def test_a_process_that_dies_after_the_end_was_said_is_replaced_by_one_that_knows_it(tmp_path: Path) -> None:
+    code = """
+        import os, pathlib, sys
+        sys.stdin.read()
+        died = pathlib.Path(sys.argv[1])
+        if not died.exists():
+            died.touch()
+            os.kill(os.getpid(), 9)
+    """
+    with Supervisor(python(code, tmp_path / "died"), 1, backoff=Backoff(0.001, 0.001)) as supervisor:
+        supervisor.tend(0)
+        supervisor.finish()
+        tended(supervisor, lambda: supervisor.is_over)
+        assert (supervisor.killed, supervisor.started) == (1, 2)
+
+
+def test_processes_that_fail_again_and_again_are_given_up() -> None:
+    with owned_clock(python("raise SystemExit(7)"), failures_max=3) as (supervisor, clock):
+        with pytest.raises(ChildProcessError, match="3 processes in a row ended with status 7 before"):
+            tended(supervisor, lambda: clock.advance(10))
+        assert supervisor.ends == {7: 3}
+
+
+def test_processes_that_are_killed_again_and_again_are_not_given_up() -> None:
+    with owned_clock(python("import os; os.kill(os.getpid(), 9)"), failures_max=2) as (supervisor, clock):
+
+        def look() -> bool:
+            clock.advance(10)
+            return supervisor.killed == 4
+
+        tended(supervisor, look)
+
+
+def test_what_happened_to_a_process_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    with owned_clock(python("import os, sys; os.kill(os.getpid(), 40)")) as (supervisor, _):
+        tended(supervisor, lambda: supervisor.ends)
+    (record,) = caplog.records
+    assert record.getMessage().startswith("process 1 (pid ")
+    assert record.getMessage().endswith(") ended by signal 40; the next one starts in 1 s")
+
+
+def test_stop_lets_them_end_within_the_grace(tmp_path: Path) -> None:
+    code = """
+        import signal, sys, pathlib
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+        pathlib.Path(sys.argv[1]).touch()
+        signal.pause()
+    """
+    with Supervisor(python(code, tmp_path / "ready"), 1) as supervisor:
+        tended(supervisor, (tmp_path / "ready").exists)
+        supervisor.stop(60.0)
+        assert (supervisor.size, supervisor.started) == (0, 1)
+        assert not supervisor.ends
+        supervisor.tend(0)
+        assert supervisor.size == 0
+
+
+def test_stop_kills_what_is_left_after_the_grace_and_does_not_count_it_as_killed(tmp_path: Path) -> None:
+    code = """
+        import signal, sys, pathlib
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        pathlib.Path(sys.argv[1]).touch()
+        while True:
+            signal.pause()
+    """
+    with Supervisor(python(code, tmp_path / "ready"), 1) as supervisor:
+        tended(supervisor, (tmp_path / "ready").exists)
+        (pid,) = supervisor.pids
+        supervisor.stop(0.05)
+        assert supervisor.size == 0
+        assert supervisor.killed == 0
+    assert not is_alive(pid)
+
+
+def test_leaving_the_context_after_an_error_leaves_no_process() -> None:
+    with contextlib.suppress(ZeroDivisionError), Supervisor(python(PATIENT), 2) as supervisor:
+        supervisor.tend(0)
+        pids = supervisor.pids
+        raise ZeroDivisionError
+    assert len(pids) == 2
+    assert not any(map(is_alive, pids))
+
+
+def test_a_process_whose_socket_a_grandchild_holds_open_is_seen_to_die(tmp_path: Path) -> None:
+    code = """
+        import pathlib, subprocess, sys
+        grandchild = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+        pathlib.Path(sys.argv[1]).write_text(str(grandchild.pid))
+    """
+    with owned_clock(python(code, tmp_path / "pid")) as (supervisor, _):
+        tended(supervisor, lambda: supervisor.ends[0] == 1)
+    os.kill(int((tmp_path / "pid").read_text()), signal.SIGKILL)
+
+
+def test_a_ctrl_c_on_the_terminal_is_the_parents_alone() -> None:
+    with Supervisor(python(PATIENT), 1) as supervisor:
+        supervisor.tend(0)
+        (pid,) = supervisor.pids
+        assert os.getpgid(pid) != os.getpgrp()
+
+
+PARENT_OF_TWO = """
+    import sys
+    from ulak.worker.supervisor import Supervisor
+    with Supervisor([sys.executable, "-c", sys.argv[1]], 2) as supervisor:
+        while True:
+            supervisor.tend(1.0)
+            if len(sys.argv) > 2:
+                supervisor.finish()
+"""
+
+
+@pytest.mark.parametrize("finished", [[], ["finished"]], ids=["working", "finishing"])
+@pytest.mark.parametrize("by_kernel", [True, False], ids=["kernel", "portable"])
+def test_children_die_with_a_parent_that_is_killed(by_kernel: bool, finished: list[str]) -> None:
+    # They ignore their stdin's end, as those do that still have jobs to run.
+    code = textwrap.dedent(TIED) + "print(os.getpid(), flush=True)\nthreading.Event().wait()\n"
+    if not by_kernel:
+        code = code.replace("over =", "supervisor._die_with_parent = bool\nover =")
+    with subprocess.Popen(
+        python(PARENT_OF_TWO, code, *finished), stdout=subprocess.PIPE, text=True, start_new_session=True
+    ) as parent:
+        assert parent.stdout is not None
+        pids = [int(parent.stdout.readline()) for _ in range(2)]
+        assert all(map(is_alive, pids))
+        parent.kill()
+    eventually(lambda: not any(map(is_alive, pids)))
+
+
+def test_a_child_that_starts_after_its_parent_has_died_dies_too() -> None:
+    ended = subprocess.run(
+        python(TIED + "print('alive')"),
+        env={**os.environ, PARENT: "1"},
+        check=False,
+        stdout=subprocess.PIPE,
+        timeout=30,
+    )
+    assert (ended.returncode, ended.stdout) == (-signal.SIGKILL, b"")
+
+
+def test_a_child_hears_of_the_end_and_hands_neither_line_nor_stdin_down(tmp_path: Path) -> None:
+    code = TIED + textwrap.dedent("""
+        import subprocess
+        look = "import os, sys; print(os.listdir('/proc/self/fd'), sys.stdin.read(), os.getenv(sys.argv[1]))"
+        command = [sys.executable, "-c", look, supervisor.PARENT]
+        shown = subprocess.check_output(command, text=True, close_fds=False)
+        over.wait(30)
+        open(sys.argv[1], "w").write(shown)
+    """)
+    with Supervisor(python(code, tmp_path / "shown"), 1) as supervisor:
+        supervisor.tend(0)
+        supervisor.finish()
+        tended(supervisor, lambda: supervisor.is_over)
+    # Its three streams, and the listing's own.
+    assert lines(tmp_path / "shown") == ["['0', '1', '2', '3']  None"]
+
+
+def test_a_tie_without_a_supervisor_listens_to_stdin_all_the_same() -> None:
+    code = TIED + "print(over.wait(30))\ntie.report_settled()\n"
+    done = subprocess.run(
+        python(code), check=True, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, timeout=40
+    )
+    assert done.stdout == b"True\n"
