@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
+import math
 import os
 import secrets
 import signal
+import sqlite3
 import stat
 import subprocess
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import pytest
 
 from tests.support.waiting import eventually
+from ulak.core.job import Draft, Lease
+from ulak.core.store import Settings
 from ulak.errors import StorageUnavailable
 from ulak.storage.sqlite.presence import GONE_AFTER_S, Presence
+from ulak.storage.sqlite.store import SqliteStore
 
 _CHILD = """
 import os, signal, sys, time
@@ -412,3 +417,49 @@ def test_threads_may_share_one(directory, watcher):
         thread.join()
     assert problems == []
     assert [path.name for path in directory.iterdir()] == [f"{watcher.token}.lock"]
+
+
+@pytest.fixture
+def stores(tmp_path: Path) -> Iterator[list[SqliteStore]]:
+    """Three stores on one file, each as a process of its own would have it."""
+    opened = [SqliteStore(str(tmp_path / "jobs.db")) for _ in range(3)]
+    for store in opened:
+        store.open()
+    opened[0].declare("mail", Settings())
+    yield opened
+    for store in opened:
+        store.close()
+
+
+def _claim(store: SqliteStore) -> Lease:
+    """A lease, of a job of its own, that lasts for ever."""
+    store.add("mail", [Draft(payload=b"x", codec="bytes")])
+    [lease] = store.claim(["mail"], 1, worker="w", lease_s=1e6)
+    return lease
+
+
+def test_a_new_process_is_never_taken_for_one_that_was_gone_before_it(tmp_path, stores):
+    looking, other, new = stores
+    with closing(sqlite3.connect(tmp_path / "jobs.db")) as db:
+        row = (secrets.token_hex(16), 1, 0.0, 0.0)
+        db.execute("INSERT INTO holders (token, pid, since_at, absent_since) VALUES (?, ?, ?, ?)", row)
+        db.commit()
+    assert len(looking._gone_holders()) == 1
+    other.prune()
+    _claim(new)
+    # However late it acts on what it saw: it may have been frozen meanwhile.
+    looking._others_at = math.inf
+    assert looking._gone
+    assert looking.ended(["mail"], 10) == []
+
+
+def test_a_process_whose_file_was_removed_is_present_again_at_its_next_look(tmp_path, stores):
+    losing, looking, _ = stores
+    _claim(losing)
+    for path in (tmp_path / "jobs.db-workers").iterdir():
+        path.unlink()
+    losing.ended(["mail"], 10)
+    assert len(list((tmp_path / "jobs.db-workers").iterdir())) == 1
+    for store in (losing, looking):
+        store._others_at = -math.inf
+        assert store.ended(["mail"], 10) == []

@@ -5,8 +5,10 @@ A step may be run again from the start after a rollback, so it changes nothing b
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+import math
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, TypeVar
 
 from ulak.core import rules
 from ulak.core.job import (
@@ -53,9 +55,15 @@ from ulak.storage.sqlite.records import (
     work_of,
 )
 
+R = TypeVar("R")
+
 EXPIRE_MAX = 1_000
 PROMOTE_MAX = 5_000
 """How many due jobs one step makes ready; of more that are due at once, those due first."""
+
+PAGE_BYTES = 4_000
+
+_NEVER = math.inf
 
 _ACK = "UPDATE jobs SET state = 4, ended_at = ? WHERE id = ? AND delivery = ? AND state = 2"
 _TAKE = (
@@ -89,37 +97,52 @@ def add(ledger: Ledger, queue: str, drafts: Sequence[Draft], *, known_only: bool
     row = ledger.queue(queue)
     tidy(ledger, row)
     answers, new = _plan(ledger, row, drafts)
-    if row.capacity is not None and new:
-        if new > row.capacity:
-            raise ArgumentError(
-                f"{new:,} new jobs can never fit queue {row.name!r}, whose capacity is {row.capacity:,}\n"
-                f"  enqueue fewer at once, or raise it with q.configure(capacity=...)"
-            )
-        # No answer of FULL while jobs stand in the way whose time is over, however many they are.
-        while row.open + new > row.capacity:
-            if not expire(ledger, row):
-                return FULL
+    if new and not _has_room(ledger, row, new):
+        return FULL
     if new and known_only:
         return FULL
     if new:
+        ledger.find_room()
         ledger.last_id += new
         rows = [
             inserted(answer, row.id, draft, ledger.now_at)
             for draft, answer in zip(drafts, answers, strict=True)
             if not isinstance(answer, Duplicate)
         ]
-        if len(rows) == 1:
-            ledger.db.execute(INSERT, rows[0])
-        else:
-            ledger.db.executemany(INSERT, rows)
-        scheduled = sum(values[2] == SCHEDULED for values in rows)
-        if scheduled:
-            ledger.entered(row, SCHEDULED, scheduled)
-        if scheduled < len(rows):
-            ledger.entered(row, READY, len(rows) - scheduled)
-        ledger.rows_changed += len(rows)
+        _insert(ledger, row, rows)
     _remember_keys(ledger, row, drafts, answers)
     return answers
+
+
+def _has_room(ledger: Ledger, row: QueueRow, new: int) -> bool:
+    if row.capacity is None:
+        return True
+    if new > row.capacity:
+        raise ArgumentError(
+            f"{new:,} new jobs can never fit queue {row.name!r}, whose capacity is {row.capacity:,}\n"
+            f"  enqueue fewer at once, or raise it with q.configure(capacity=...)"
+        )
+    # No answer of FULL while jobs stand in the way whose time is over, however many they are.
+    while row.open + new > row.capacity:
+        if not expire(ledger, row):
+            return False
+    return True
+
+
+def _insert(ledger: Ledger, row: QueueRow, rows: Sequence[tuple[Any, ...]]) -> None:
+    if len(rows) == 1:
+        ledger.db.execute(INSERT, rows[0])
+    else:
+        ledger.db.executemany(INSERT, rows)
+    scheduled = sum(values[2] == SCHEDULED for values in rows)
+    if scheduled:
+        row.due_from = None
+        ledger.entered(row, SCHEDULED, scheduled)
+    if any(values[7] is not None for values in rows):
+        row.expires_from = None
+    if scheduled < len(rows):
+        ledger.entered(row, READY, len(rows) - scheduled)
+    ledger.rows_changed += len(rows) + sum(len(values[-1]) for values in rows) // PAGE_BYTES
 
 
 def _plan(ledger: Ledger, row: QueueRow, drafts: Sequence[Draft]) -> tuple[list[int], int]:
@@ -174,6 +197,50 @@ def _remember_keys(ledger: Ledger, row: QueueRow, drafts: Sequence[Draft], answe
             )
 
 
+def add_together(ledger: Ledger, queue: str, calls: Sequence[Sequence[Draft]]) -> list[list[int] | Full]:
+    """Several calls of `add` in one, where that comes to the same: there is room for all, and no keys."""
+    row = ledger.queue(queue)
+    tidy(ledger, row)
+    drafts = [draft for call in calls for draft in call]
+    is_plain = all(draft.unique_key is None and draft.idempotency_key is None for draft in drafts)
+    if not is_plain or (row.capacity is not None and row.open + len(drafts) > row.capacity):
+        return [add(ledger, queue, call) for call in calls]
+    ids = add(ledger, queue, drafts)
+    assert not isinstance(ids, Full)
+    return list(_parts(ids, [len(call) for call in calls]))
+
+
+def _parts(answers: Sequence[R], lengths: Iterable[int]) -> Iterator[list[R]]:
+    """The answers of several calls, from those of all of them."""
+    start = 0
+    for length in lengths:
+        yield list(answers[start : start + length])
+        start += length
+
+
+def settle_together(ledger: Ledger, calls: Sequence[Sequence[Settlement]]) -> list[list[Settled]]:
+    """Several calls of `settle` in one."""
+    answers = settle(ledger, [settlement for call in calls for settlement in call])
+    return list(_parts(answers, map(len, calls)))
+
+
+def turn_together(
+    ledger: Ledger,
+    calls: Sequence[tuple[Sequence[Settlement], int]],
+    queues: Sequence[str],
+    grant: Grant,
+    tasks: Tasks | None,
+) -> list[tuple[list[Settled], list[Lease]]]:
+    """Several calls of `turn` in one: all settle, then claim, those that came first before others."""
+    settled = settle_together(ledger, [settlements for settlements, _ in calls])
+    leases: list[Lease] = []
+    limit = sum(limit for _, limit in calls)
+    for queue in queues:
+        leases += claim(ledger, queue, limit - len(leases), grant, tasks=tasks)
+    shares = _parts(leases, [limit for _, limit in calls])
+    return list(zip(settled, shares, strict=True))
+
+
 def unadd(ledger: Ledger, ids: Sequence[int]) -> None:
     """Take back jobs whose caller was cancelled meanwhile, unless somebody has touched them."""
     for job_id in ids:
@@ -206,7 +273,16 @@ def fire(ledger: Ledger, schedule: str, tick_at: float, queue: str, draft: Draft
 
 def tidy(ledger: Ledger, row: QueueRow) -> None:
     """End what has expired in a queue; once a transaction, since its time stands still."""
-    if not ledger.tidied(row.name):
+    if ledger.tidied(row.name):
+        return
+    if row.expires_from is None:
+        (first,) = ledger.db.execute(
+            "SELECT min(expires_at) FROM jobs WHERE queue = ? AND expires_at IS NOT NULL "
+            "AND state IN (0, 1, 3)",
+            (row.id,),
+        ).fetchone()
+        row.expires_from = _NEVER if first is None else first
+    if row.expires_from <= ledger.now_at:
         expire(ledger, row)
 
 
@@ -219,6 +295,7 @@ def expire(ledger: Ledger, row: QueueRow, limit: int = EXPIRE_MAX) -> int:
     ).fetchall()
     for job_id, was in ended:
         _expire_one(ledger, row, job_id, was)
+    row.expires_from = None
     return len(ended)
 
 
@@ -233,6 +310,14 @@ def promote(ledger: Ledger, row: QueueRow) -> int:
     """Make due jobs ready; how many."""
     if row.scheduled <= 0:
         return 0
+    if row.due_from is None:
+        (first,) = ledger.db.execute(
+            "SELECT min(run_at) FROM jobs WHERE queue = ? AND state = 1", (row.id,)
+        ).fetchone()
+        row.due_from = _NEVER if first is None else first
+    if row.due_from > ledger.now_at:
+        return 0
+    row.due_from = None
     promoted = ledger.db.execute(
         "UPDATE jobs SET state = 0 WHERE id IN (SELECT id FROM jobs WHERE queue = ? AND state = 1 "
         "AND run_at <= ? ORDER BY run_at, id LIMIT ?)",
@@ -247,9 +332,7 @@ def promote(ledger: Ledger, row: QueueRow) -> int:
 # Claim
 
 
-def claim(
-    ledger: Ledger, queue: str, limit: int, grant: Grant, *, holder: int, tasks: Tasks | None
-) -> list[Lease]:
+def claim(ledger: Ledger, queue: str, limit: int, grant: Grant, *, tasks: Tasks | None) -> list[Lease]:
     """Lease up to `limit` due jobs of one queue, in order."""
     row = ledger.known(queue)
     if row is None or row.paused or limit <= 0:
@@ -259,7 +342,7 @@ def claim(
     leases: list[Lease] = []
     while len(leases) < limit:
         found = _candidates(ledger, row, limit - len(leases), tasks)
-        leases += _lease(ledger, row, found, grant, holder)
+        leases += _lease(ledger, row, found, grant)
         if len(found) < limit or len(leases) == limit:
             break
     return leases
@@ -288,11 +371,13 @@ def _lease(
     row: QueueRow,
     found: Iterable[tuple[int, tuple[Any, ...]]],
     grant: Grant,
-    holder: int,
 ) -> list[Lease]:
+    holder = ledger.holder
+    assert holder is not None
     leases: list[Lease] = []
     taken: list[tuple[Any, ...]] = []
     lease_end, now_at, backoff = ledger.now + grant.lease_s, ledger.now_at, row.backoff
+    moved: Counter[int] = Counter()
     for was, values in found:
         if values[7] is not None and values[7] <= now_at:
             _expire_one(ledger, row, values[0], was)
@@ -316,7 +401,9 @@ def _lease(
             )
         )
         taken.append((holder, grant.worker, now_at, grant.lease_s, lease_end, work.id))
-        ledger.move(row, was, LEASED)
+        moved[was] += 1
+    for was, number in moved.items():
+        ledger.move(row, was, LEASED, number)
     if len(taken) == 1:
         ledger.db.execute(_TAKE, taken[0])
     elif taken:
@@ -369,8 +456,8 @@ def _ack_all(ledger: Ledger, settlements: Sequence[Settlement]) -> list[Settled]
     ledger.db.execute("RELEASE acks")
     if done != len(settlements):
         return None
-    for lease, _ in settlements:
-        ledger.move(ledger.queue(lease.work.spec.queue), LEASED, SUCCEEDED)
+    for queue, number in Counter(lease.work.spec.queue for lease, _ in settlements).items():
+        ledger.move(ledger.queue(queue), LEASED, SUCCEEDED, number)
     ledger.rows_changed += done
     return [State.SUCCEEDED] * done
 
@@ -420,6 +507,9 @@ def land(ledger: Ledger, job: JobRow, verdict: Verdict) -> State:
             job.id,
         ),
     )
+    # It waits again: its times may come before those that were looked up without it.
+    row.due_from = None if landing.state is State.SCHEDULED else row.due_from
+    row.expires_from = None if job.expires_at is not None else row.expires_from
     ledger.move(row, LEASED, NUMBER[landing.state])
     ledger.count(row, *landing.totals)
     ledger.rows_changed += 1

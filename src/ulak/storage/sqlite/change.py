@@ -124,6 +124,7 @@ def _redrive(ledger: Ledger, row: QueueRow, job: JobRow) -> Refusal | None:
         "cancel_requested = 0 WHERE id = ?",
         (now_at, expires_at, job.id),
     )
+    row.expires_from = None
     ledger.removed(row, job.number)
     ledger.entered(row, READY, 1)
     ledger.count(row, "redriven")

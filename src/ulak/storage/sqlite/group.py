@@ -12,27 +12,38 @@ import contextlib
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable
-from typing import Any, TypeVar, cast
+from typing import Any
+
+import msgspec
 
 from ulak.errors import StorageUnavailable
 from ulak.storage.sqlite.helper import Helper
 from ulak.storage.sqlite.ledger import Ledger
 
-R = TypeVar("R")
 Step = Callable[[Ledger], Any]
 
 BATCH_MAX = 256
 """How many calls one transaction takes at most."""
 
 
+class Merge(msgspec.Struct, frozen=True, gc=False):
+    """How calls of one kind can be done in one. together: one answer for each of their parts."""
+
+    key: Any
+    part: Any
+    together: Callable[[Ledger, list[Any]], Iterable[Any]]
+
+
 class Asked:
-    """One call: its step, and what came of it."""
+    """One call: its step, and what came of it. grows: the step wanted room for new jobs."""
 
-    __slots__ = ("_parked", "error", "is_done", "leads", "result", "soft", "step")
+    __slots__ = ("_parked", "error", "grows", "is_done", "leads", "merge", "result", "soft", "step")
 
-    def __init__(self, step: Step, *, soft: bool) -> None:
+    def __init__(self, step: Step, *, soft: bool, merge: Merge | None = None) -> None:
         self.step = step
         self.soft = soft
+        self.merge = merge
+        self.grows = False
         self.result: Any = None
         self.error: BaseException | None = None
         self.is_done = False
@@ -65,8 +76,8 @@ class LoopAsked(Asked):
 
     __slots__ = ("future", "is_told", "loop")
 
-    def __init__(self, step: Step, *, soft: bool) -> None:
-        super().__init__(step, soft=soft)
+    def __init__(self, step: Step, *, soft: bool, merge: Merge | None = None) -> None:
+        super().__init__(step, soft=soft, merge=merge)
         self.loop = asyncio.get_running_loop()
         self.future: asyncio.Future[Any] = self.loop.create_future()
         self.is_told = False
@@ -90,9 +101,8 @@ class Group:
         self._is_led = False
         self._helper = Helper("ulak-commit")
 
-    def call(self, step: Callable[[Ledger], R], *, soft: bool) -> R:
+    def call(self, asked: Asked) -> Any:  # noqa: ANN401 - what the step returns
         """Run a step in a transaction, perhaps together with others'; in this thread, or in another's."""
-        asked = Asked(step, soft=soft)
         with self._mutex:
             if leads := not self._is_led:
                 self._is_led = True
@@ -107,7 +117,7 @@ class Group:
             raise
         if not asked.is_done:
             self._lead(asked)
-        return cast("R", asked.answer())
+        return asked.answer()
 
     def _step_back(self, asked: Asked) -> None:
         """A thread was struck while it slept: it asks for nothing, and if it is to lead, it still does."""
@@ -118,30 +128,28 @@ class Group:
         if asked.leads and not asked.is_done:
             self._lead(None)
 
-    async def acall(
-        self, step: Callable[[Ledger], R], *, soft: bool, undo: Callable[[R], Step | None] | None = None
-    ) -> R:
+    async def acall(self, asked: LoopAsked, *, undo: Callable[[Any], Step | None] | None = None) -> Any:  # noqa: ANN401
         """The same for an event loop, which is never blocked; what is cancelled runs to its end all the same.
 
         undo: the step that takes back what was done for a caller that is cancelled meanwhile.
         """
-        asked = self._ask(step, soft=soft)
+        self._ask(asked)
         try:
-            return cast("R", await asked.future)
+            return await asked.future
         except asyncio.CancelledError:
             result = await asked.outlast()
-            if undo is not None and asked.error is None and (back := undo(cast("R", result))) is not None:
-                await self._ask(back, soft=False).outlast()
+            if undo is not None and asked.error is None and (back := undo(result)) is not None:
+                undoing = LoopAsked(back, soft=False)
+                self._ask(undoing)
+                await undoing.outlast()
             raise
 
-    def _ask(self, step: Step, *, soft: bool) -> LoopAsked:
-        asked = LoopAsked(step, soft=soft)
+    def _ask(self, asked: LoopAsked) -> None:
         with self._mutex:
             self._pending.append(asked)
             if not self._is_led:
                 self._is_led = True
                 self._want_helper()
-        return asked
 
     def _lead(self, own: Asked | None) -> None:
         """Run a batch, and hand over."""

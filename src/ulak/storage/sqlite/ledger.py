@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import sqlite3
 from collections import Counter
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, cast
 
-from ulak.core.job import ENDED, State
+from ulak.core.job import ENDED
 from ulak.core.store import Settings, Until
 from ulak.storage.sqlite.records import (
     CANCELLED,
@@ -46,43 +46,73 @@ _PLACE = {number: COUNTERS.index(name) for number, name in _COUNTED.items()}
 _ENDED_NUMBERS = tuple(sorted(NUMBER[state] for state in ENDED))
 
 
+def _anywhere() -> None:
+    """There is room."""
+
+
+class Known:
+    """What a process has read of its queues, while nobody else commits: `PRAGMA data_version` tells."""
+
+    __slots__ = ("last_id", "names", "queues", "version")
+
+    def __init__(self) -> None:
+        self.version = -1
+        self.forget()
+
+    def forget(self) -> None:
+        """Read everything anew, after a rollback or another's commit."""
+        self.queues: dict[str, QueueRow] = {}
+        self.names: dict[int, str] = {}
+        self.last_id: int | None = None
+
+    def look(self, db: sqlite3.Connection) -> None:
+        """Forget what others may have changed; called inside a transaction."""
+        (version,) = db.execute("PRAGMA data_version").fetchone()
+        if version != self.version:
+            self.version = version
+            self.forget()
+
+
 class Ledger:
     """The counters of one transaction, kept in Python until `flush` writes those that changed.
 
     now, now_at: its instants, on the interval and the calendar clock. rings: whom to wake after the commit.
-    dead_pruned: dead jobs that retention removed, by queue.
+    dead_pruned: dead jobs that retention removed, by queue. holder: who takes leases in it.
+    find_room: called before new jobs are stored; raises StorageFull if there is none on the disk.
     """
 
-    def __init__(self, db: sqlite3.Connection, now: float, now_at: float) -> None:
+    def __init__(self, db: sqlite3.Connection, now: float, now_at: float, known: Known | None = None) -> None:
         self.db = db
         self.now = now
         self.now_at = now_at
         self.rings: Counter[tuple[Until, str]] = Counter()
         self.dead_pruned: Counter[str] = Counter()
         self.rows_changed = 0
-        self._queues: dict[str, QueueRow] = {}
-        self._names: dict[int, str] = {}
+        self.holder: int | None = None
+        self.find_room: Callable[[], None] = _anywhere
+        self._known = known or Known()
         self._before: dict[str, tuple[Any, ...]] = {}
-        self._last_id: int | None = None
         self._tidied: set[str] = set()
 
     # Queues
 
     def known(self, name: str) -> QueueRow | None:
         """The queue, if there is one of that name."""
-        row = self._queues.get(name)
+        row = self._known.queues.get(name)
         if row is None:
             found = self.db.execute(_FIND_QUEUE, (name,)).fetchone()
             if found is None:
                 return None
             row = self._note(QueueRow(*found))
+        elif name not in self._before:
+            self._before[name] = numbers_of(row)
         return row
 
     def by_id(self, queue_id: int) -> QueueRow | None:
         """The queue of a job; None for a number that no queue has."""
-        name = self._names.get(queue_id)
+        name = self._known.names.get(queue_id)
         if name is not None:
-            return self._queues[name]
+            return self.known(name)
         found = self.db.execute(_FIND_QUEUE_BY_ID, (queue_id,)).fetchone()
         return None if found is None or queue_id == 0 else self._note(QueueRow(*found))
 
@@ -115,8 +145,8 @@ class Ledger:
         )
 
     def _note(self, row: QueueRow) -> QueueRow:
-        self._queues[row.name] = row
-        self._names[row.id] = row.name
+        self._known.queues[row.name] = row
+        self._known.names[row.id] = row.name
         self._before[row.name] = numbers_of(row)
         return row
 
@@ -132,13 +162,15 @@ class Ledger:
     @property
     def last_id(self) -> int:
         """The last id given out."""
-        if self._last_id is None:
-            (self._last_id,) = self.db.execute("SELECT last_id FROM queues WHERE id = 0").fetchone()
-        return self._last_id
+        last_id = self._known.last_id
+        if last_id is None:
+            (last_id,) = self.db.execute("SELECT last_id FROM queues WHERE id = 0").fetchone()
+            self._known.last_id = last_id
+        return cast("int", last_id)
 
     @last_id.setter
     def last_id(self, last_id: int) -> None:
-        self._last_id = last_id
+        self._known.last_id = last_id
         self.db.execute("UPDATE queues SET last_id = ? WHERE id = 0", (last_id,))
 
     # Counting
@@ -184,20 +216,25 @@ class Ledger:
 
     def flush(self) -> None:
         """Forget ended jobs beyond the number that is kept, then write every counter that changed."""
-        for name, row in self._queues.items():
-            if numbers_of(row) == self._before[name]:
+        for name, before in self._before.items():
+            row = self._known.queues[name]
+            numbers = numbers_of(row)
+            if numbers == before:
                 continue
-            self._trim(row, self._before[name])
+            if self._trim(row, before):
+                numbers = numbers_of(row)
             if row.is_drained:
                 self.rings[Until.DRAINED, name] += 1
-            self.db.execute(STORE_COUNTERS, (*numbers_of(row), row.id))
-            self._before[name] = numbers_of(row)
+            self.db.execute(STORE_COUNTERS, (*numbers, row.id))
+            self._before[name] = numbers
 
-    def _trim(self, row: QueueRow, before: tuple[Any, ...]) -> None:
+    def _trim(self, row: QueueRow, before: tuple[Any, ...]) -> int:
+        gone = 0
         for number in _ENDED_NUMBERS:
             kept = getattr(row, _COUNTED[number])
             if kept > before[_PLACE[number]]:
-                self.forget(row, number, kept - row.retention.of(STATES[number]).count)
+                gone += self.forget(row, number, kept - row.retention.of(STATES[number]).count)
+        return gone
 
     def forget(self, row: QueueRow, number: int, limit: int, *, before_at: float | None = None) -> int:
         """Remove ended jobs of a state, those that ended first before others, at most `limit`; how many."""
@@ -219,26 +256,16 @@ class Ledger:
     def saved(self) -> Mapping[str, Any]:
         """What `restore` needs to come back here, when one caller's part is rolled back."""
         return {
-            "_queues": {name: _copy(row) for name, row in self._queues.items()},
-            "_names": dict(self._names),
-            "_before": dict(self._before),
-            "_last_id": self._last_id,
             "_tidied": set(self._tidied),
+            "holder": self.holder,
             "rings": self.rings.copy(),
             "dead_pruned": self.dead_pruned.copy(),
             "rows_changed": self.rows_changed,
         }
 
     def restore(self, saved: Mapping[str, Any]) -> None:
-        """Be as then."""
+        """Be as then. The queues are read anew: as the file has them, since each part is flushed."""
+        self._known.forget()
         for name, value in saved.items():
             setattr(self, name, value)
-
-
-def _copy(row: QueueRow) -> QueueRow:
-    return QueueRow(*[getattr(row, name) for name in row.__struct_fields__])
-
-
-def state_number(state: State) -> int:
-    """A state as it is stored."""
-    return NUMBER[state]
+        self._before.clear()

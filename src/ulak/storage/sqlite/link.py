@@ -34,7 +34,9 @@ CHECKPOINT_PAGES = 1_500
 COMMIT_PAGES = 6
 """What a commit writes beside the rows: counters, and the upper pages of the trees."""
 
-ROWS_A_PAGE = 1.0
+SCALE_MIN, SCALE_MAX = 0.1, 4.0
+"""How far the estimate of pages a row is corrected by what a checkpoint found."""
+
 JOURNAL_SIZE_LIMIT = 8 * 1024 * 1024
 CACHE_KIB = 16 * 1024
 FORK_WAIT_S = 30.0
@@ -72,7 +74,9 @@ class Link:
         self._synchronous = ""
         self._checkpointer: sqlite3.Connection | None = None
         self._pages = 0.0
+        self._scale = 1.0
         self._is_suspect = False
+        self._files: dict[str, tuple[int, int]] = {}
         try:
             self.set_journal()
             self.reader = self._connect()
@@ -148,6 +152,21 @@ class Link:
                 with contextlib.suppress(sqlite3.Error):
                     db.close()
 
+    def remember_files(self) -> None:
+        """Note which files are open; called when they are all there."""
+        suffixes = ("", "-wal", "-shm") if self.journal == "wal" else ("",)
+        self.read(lambda db: db.execute("SELECT count(*) FROM sqlite_schema").fetchone())
+        self._files = {path: _identity(path) for path in (self.path + suffix for suffix in suffixes)}
+
+    def _check_files(self) -> None:
+        """Raises StorageUnavailable if what is written is not what others find under the name."""
+        for path, known in self._files.items():
+            if _identity(path) != known:
+                raise StorageUnavailable(
+                    f'"{path}" was removed or replaced while it was open; what was stored since may be lost\n'
+                    f"  stop all programs that use it, then start them again"
+                )
+
     def _check_open(self) -> None:
         if self._is_closed:
             raise Closed("this store is closed")
@@ -179,6 +198,9 @@ class Link:
         except BaseException:
             self.roll_back()
             raise
+        if not soft:
+            # Whoever is told that something is stored must find it again.
+            self._check_files()
         return result
 
     def explained(self, error: Exception) -> Exception:
@@ -256,15 +278,17 @@ class Link:
         def attempt() -> R:
             with self._read_lock:
                 self._check_open()
-                return look(self.reader)
+                found = look(self.reader)
+                self._check_files()
+                return found
 
         return with_patience(attempt, self.path)
 
-    def written(self, rows: int) -> None:
-        """Note what a commit has written, and write the log back when it is time."""
+    def note(self, rows: int) -> None:
+        """Note how many rows a commit has written, and write the log back when it is time."""
         if self.journal != "wal":
             return
-        self._pages += COMMIT_PAGES + rows * ROWS_A_PAGE
+        self._pages += (COMMIT_PAGES + rows) * self._scale
         if self._pages >= CHECKPOINT_PAGES:
             self._pages = 0
             # It is not needed now, so whoever is in the way may stay there.
@@ -287,12 +311,22 @@ class Link:
             if self._is_suspect:
                 self._write_log_again()
             _, log, done = other.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
+            # How many pages that many rows really were, so that the next one comes when it is due.
+            self._scale = min(SCALE_MAX, max(SCALE_MIN, self._scale * log / CHECKPOINT_PAGES))
         except sqlite3.Error as error:
             self._suspect(error)
             raise explained(error, self.path) from error
         finally:
             self.roll_back()
         return log, done
+
+
+def _identity(path: str) -> tuple[int, int]:
+    try:
+        found = os.stat(path)  # noqa: PTH116 - thrice a commit, and a third of the cost
+    except OSError:
+        return 0, 0
+    return found.st_dev, found.st_ino
 
 
 def connect(path: str) -> sqlite3.Connection:

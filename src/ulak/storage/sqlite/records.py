@@ -94,6 +94,9 @@ class QueueRow(msgspec.Struct, gc=False):
     deleted: int = 0
     reclaimed: int = 0
     pruned: int = 0
+    # Not stored: no waiting job expires, and no scheduled one is due, before these; None if not known.
+    expires_from: float | None = None
+    due_from: float | None = None
 
     @property
     def open(self) -> int:

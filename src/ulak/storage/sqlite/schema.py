@@ -6,6 +6,7 @@ import secrets
 import sqlite3
 from importlib import resources
 
+from ulak.clock import boot_id
 from ulak.errors import SchemaError
 
 APPLICATION_ID = 0x756C616B
@@ -72,6 +73,32 @@ def migrate(db: sqlite3.Connection, path: str, boot: str, now_at: float) -> None
         )
     if version < VERSION:
         db.execute(f"PRAGMA user_version = {VERSION}")
+
+
+def begun(db: sqlite3.Connection, *, path: str) -> tuple[str, int] | None:
+    """The store's name and epoch; None if there is something to do first."""
+    if version_of(db, path) == 0:
+        return None
+    check_current(db, path)
+    uid, epoch, boot = db.execute("SELECT uid, epoch, boot FROM store").fetchone()
+    return (uid, epoch) if boot == boot_id() else None
+
+
+def begin(db: sqlite3.Connection, *, path: str, now_at: float) -> tuple[str, int]:
+    """Make the schema in an empty file; after a reboot, end every lease that came before it."""
+    if version_of(db, path) == 0:
+        migrate(db, path, boot_id(), now_at)
+    check_current(db, path)
+    uid, epoch, boot = db.execute("SELECT uid, epoch, boot FROM store").fetchone()
+    if boot != boot_id():
+        # Whoever held a lease is gone with the machine's last run. A claim that was not synced then may have
+        # been lost, and its delivery's number comes again: so tokens grow by the epoch.
+        epoch += 1
+        db.execute("UPDATE store SET epoch = ?, boot = ?", (epoch, boot_id()))
+        db.execute("UPDATE jobs SET lease_end = 0, holder = NULL WHERE state = 2")
+        db.execute("DELETE FROM holders")
+        db.execute("DELETE FROM workers")
+    return uid, epoch
 
 
 def statements(number: int) -> list[str]:

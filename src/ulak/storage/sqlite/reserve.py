@@ -1,0 +1,60 @@
+"""Space set aside beside a database file, so that jobs can be finished on a full disk.
+
+On a full disk an acknowledgement still has to write: into the log, or into a rollback journal. What would
+need room for new jobs is refused while the reserve is not there.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from pathlib import Path
+
+WAL_BYTES = 8 * 1024 * 1024
+"""As much as a log holds before it is written back, and more: a whole one must fit into the database."""
+
+JOURNAL_BYTES = 1024 * 1024
+
+
+class Reserve:
+    """The reserve of one file. All processes that have the file open share it."""
+
+    def __init__(self, path: str, reserve_bytes: int) -> None:
+        self._path = Path(f"{path}-reserve")
+        self._bytes = reserve_bytes
+
+    def is_there(self) -> bool:
+        """Whether it is as large as it should be."""
+        try:
+            return self._path.stat().st_size >= self._bytes
+        except OSError:
+            return False
+
+    def hold(self) -> bool:
+        """Set it aside, unless it is; False if there is no room for it."""
+        if self.is_there():
+            return True
+        unfinished = self._path.with_suffix(f".{os.getpid()}")
+        try:
+            fd = os.open(unfinished, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+            try:
+                if hasattr(os, "posix_fallocate"):
+                    os.posix_fallocate(fd, 0, self._bytes)
+                else:
+                    os.pwrite(fd, bytes(self._bytes), 0)
+            finally:
+                os.close(fd)
+            unfinished.rename(self._path)
+        except OSError:
+            with contextlib.suppress(OSError):
+                unfinished.unlink()
+            return False
+        return True
+
+    def release(self) -> bool:
+        """Give it up; whether there was any."""
+        try:
+            self._path.unlink()
+        except OSError:
+            return False
+        return True
