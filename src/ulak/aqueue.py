@@ -218,7 +218,7 @@ class AsyncQueue(Handle):
             await arun(opened.edge, self._finish_closing(opened))
 
     def _on_open(self, opened: LocalStore, view: View) -> None:
-        self._ways = self._quick_ways(opened, view, self._general_ways(arun))
+        self._ways = self._quick_ways(opened, view, self._general_ways(arun), may_block=False)
 
     async def __aenter__(self) -> Self:
         self._open()

@@ -292,7 +292,7 @@ class Handle:
             ack_many=lambda leases: go(self._edge, self._settle(leases, Done())),
         )
 
-    def _quick_ways(self, opened: LocalStore, view: View, general: Ways) -> Ways:
+    def _quick_ways(self, opened: LocalStore, view: View, general: Ways, *, may_block: bool) -> Ways:
         """The same, by the short way where the store has one."""
         return quick_ways(
             opened.edge.store,
@@ -301,6 +301,7 @@ class Handle:
             worker=self._worker,
             lease_s=self._lease_s,
             max_attempts=self._max_attempts,
+            may_block=may_block,
         )
 
     # Flows: what both facades run

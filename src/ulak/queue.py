@@ -269,7 +269,7 @@ class Queue(Handle):
             run(opened.edge, self._finish_closing(opened))
 
     def _on_open(self, opened: LocalStore, view: View) -> None:
-        self._take_ways(self._quick_ways(opened, view, self._general_ways(run)))
+        self._take_ways(self._quick_ways(opened, view, self._general_ways(run), may_block=True))
 
     def _on_close(self) -> None:
         for name, way in self._shown.items():

@@ -2,26 +2,41 @@
 
 from __future__ import annotations
 
-from typing import Any, get_args
+from typing import Any, cast, get_args
 
 import msgspec
 
 from ulak import codec
-from ulak.core.job import PRIORITY_MAX, PRIORITY_MIN, Grant, Lease, Spec
-from ulak.core.store import BATCH_MAX, Store
+from ulak.core.job import PRIORITY_MAX, PRIORITY_MIN, Done, Draft, Full, Grant, Lease, Outcome, Spec
+from ulak.core.store import BATCH_MAX, Store, Until
 from ulak.errors import PayloadError
 from ulak.local import LocalQueue, View
 from ulak.newjob import NewJob
 from ulak.storage import direct
 from ulak.storage.direct import Ways
+from ulak.storage.line import WaitLine
 from ulak.storage.memory import MemoryStore
 from ulak.storage.row import Row
 
+_DONE = Done()
+
 
 def quick_ways(
-    store: Store, view: View, general: Ways, *, worker: str, lease_s: float, max_attempts: int
+    store: Store,
+    view: View,
+    general: Ways,
+    *,
+    worker: str,
+    lease_s: float,
+    max_attempts: int,
+    may_block: bool,
 ) -> Ways:
-    """The calls of a handle by the short way, which itself hands over to the general ones; else those."""
+    """The calls of a handle by the short way, which itself hands over to the general ones; else those.
+
+    may_block: the caller is a thread, and not an event loop.
+    """
+    if may_block and not store.capabilities.immediate and hasattr(store, "acall"):
+        return _thread_ways(store, view, general, max_attempts=max_attempts)
     # What stands before a store, or is derived from one, has ways of its own.
     if type(store) is not MemoryStore:
         return general
@@ -45,6 +60,39 @@ def quick_ways(
         ack=direct.ack_way(store, shelf, grant, general.ack),
         ack_many=direct.ack_many_way(store, shelf, grant, general.ack_many),
     )
+
+
+def _thread_ways(store: Store, view: View, general: Ways, *, max_attempts: int) -> Ways:
+    """The calls of a thread that may wait for the disk: straight to the store, if there is no more to do."""
+    local, queue, uid = view.local, view.local.name, store.uid
+    room = cast("WaitLine", store.line(Until.ROOM, queue))
+
+    def enqueue(payload: object, priority: int = 0, *, timeout: Any = None, **options: Any) -> Any:  # noqa: ANN401 - as Queue.enqueue
+        is_plain = not any(value is not None for value in options.values()) if options else True
+        if not is_plain or timeout is not None or local.finished or view.closed or room.waiting:
+            return general.enqueue(payload, priority, timeout=timeout, **options)
+        if type(priority) is not int or not PRIORITY_MIN <= priority <= PRIORITY_MAX:
+            return general.enqueue(payload, priority)
+        body, tag = codec.encode(payload)
+        answer = store.add(queue, [Draft(body, tag, priority, max_attempts)])
+        # Full: the general way waits for room, or says that there is none.
+        return general.enqueue(payload, priority) if isinstance(answer, Full) else answer[0]
+
+    def ack(lease: Lease, *, connection: object | None = None) -> Any:  # noqa: ANN401 - as Queue.ack
+        if (
+            type(lease) is not Lease
+            or connection is not None
+            or lease.grant.store != uid
+            or lease.work.spec.queue != queue
+        ):
+            return general.ack(lease, connection=connection)
+        (settled,) = store.settle([(lease, _DONE)])
+        if settled is Outcome.STALE:
+            local.count_stale(1)
+            return Outcome.STALE
+        return Outcome.OK
+
+    return msgspec.structs.replace(general, enqueue=enqueue, ack=ack)
 
 
 def _rows(jobs: list[Any], specs: dict[str, Spec], now_at: float) -> list[Row] | None:

@@ -128,6 +128,13 @@ def test_a_log_of_another_user_is_refused_with_its_name(kept: Path) -> None:
         assert [job.payload for job in q.jobs()] == ["old", "open"]
 
 
+@pytest.fixture
+def always_looking(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Stores look after each call whether their files are still there, and not only now and then."""
+    monkeypatch.setattr("ulak.storage.sqlite.link.FILES_S", 0.0)
+
+
+@pytest.mark.usefixtures("always_looking")
 @pytest.mark.parametrize("suffix", ["", "-wal", "-shm"])
 def test_a_file_deleted_under_an_open_store_is_told_and_nothing_answers_ok(kept: Path, suffix: str) -> None:
     with until_closed(kept) as q:
@@ -139,6 +146,7 @@ def test_a_file_deleted_under_an_open_store_is_told_and_nothing_answers_ok(kept:
                 call()
 
 
+@pytest.mark.usefixtures("always_looking")
 def test_a_file_replaced_under_an_open_store_is_told_and_nothing_answers_ok(kept: Path) -> None:
     other = kept.with_name("other.db")
     with Queue(f"sqlite:///{other}", name="mail") as q:

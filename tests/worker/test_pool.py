@@ -172,6 +172,8 @@ def test_progress_is_stored_by_the_next_renewal(timed, clock, kind):
             await handler(payload, context)
 
         with q.workers(handler if kind == "def" else ahandler, count=1) as pool:
+            # The keeper renews in its first round too. Tasks sleep in real time.
+            eventually(lambda: clock.sleepers == (2 if kind == "def" else 1))
             job_id = q.enqueue("payload")
             gate.entered()
             assert q.get(job_id).progress == ""

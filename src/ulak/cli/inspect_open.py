@@ -94,7 +94,7 @@ def journal_of(path: str) -> str:
     Raises SchemaError if it holds something else than a store of this version; Missing if it holds nothing,
     since opening it would make a store of it.
     """
-    from ulak.storage.sqlite.link import connect, with_patience
+    from ulak.storage.sqlite.link import connect_to_look, with_patience
     from ulak.storage.sqlite.place import check_place
     from ulak.storage.sqlite.schema import check_current, version_of
 
@@ -106,7 +106,7 @@ def journal_of(path: str) -> str:
         return "wal" if mode == "wal" else "truncate"
 
     check_place(Path(path))
-    with closing(connect(path)) as db:
+    with closing(connect_to_look(path)) as db:
         return with_patience(look, path)
 
 

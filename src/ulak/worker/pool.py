@@ -12,7 +12,7 @@ from typing import Any, Self
 
 from ulak.context import handling
 from ulak.core.backoff import Backoff
-from ulak.core.flows import Flow, Handling, ask
+from ulak.core.flows import Do, Flow, Handling, ask
 from ulak.core.store import Change, Store
 from ulak.durations import seconds
 from ulak.errors import ArgumentError, Closed, WouldDeadlock
@@ -27,6 +27,7 @@ _log = logging.getLogger("ulak")
 
 COUNT_MAX = 10_000
 LEASE_MIN_S = 0.05
+KEEPER_WAIT_S = 1.0
 
 
 class BasePool:
@@ -59,6 +60,7 @@ class BasePool:
         self._crew = Crew(edge.store, opened.queue(queue), queue, worker=worker, count=count, lease_s=lease_s)
         self._hands: AnyHands | None = None
         self._first_end = threading.Lock()
+        self._keeper: threading.Thread | None = None
 
     @property
     def size(self) -> int:
@@ -89,6 +91,7 @@ class BasePool:
             return (yield from ending)
         finally:
             if self._crew.stopped and self._first_end.acquire(blocking=False):
+                yield Do(self._see_keeper_off)
                 self._opened.close_handle()
 
     def _start_all(self, hands: AnyHands) -> None:
@@ -97,7 +100,13 @@ class BasePool:
             hands.start(seat)
         keeper = Keeper(self._crew, lambda: replace_lost(self._crew, hands))
         name = f"ulak-{self._crew.queue}-keeper"
-        threading.Thread(target=self._keep, args=(keeper,), name=name, daemon=True).start()
+        self._keeper = threading.Thread(target=self._keep, args=(keeper,), name=name, daemon=True)
+        self._keeper.start()
+
+    def _see_keeper_off(self) -> Any:  # noqa: ANN401 - what `Do` of this pool's driver takes
+        """Let the keeper do its last duty, which needs the store; not for long, should the store be away."""
+        if self._keeper is not None:
+            self._keeper.join(KEEPER_WAIT_S)
 
     def _keep(self, keeper: Keeper) -> None:
         while not self._crew.stopped:
@@ -207,6 +216,9 @@ class AsyncPool(BasePool):
 
     `async def` handlers run on the caller's loop, `def` handlers on threads. Else as `Pool`.
     """
+
+    def _see_keeper_off(self) -> Any:  # noqa: ANN401 - a coroutine
+        return asyncio.to_thread(super()._see_keeper_off)
 
     async def start(self) -> None:
         """Start the workers."""

@@ -37,6 +37,7 @@ from ulak.storage.sqlite.records import (
     EXPIRED,
     HELD,
     INSERT,
+    INT_MAX,
     JOB_COLUMNS,
     LEASED,
     NUMBER,
@@ -480,9 +481,11 @@ def _settle(ledger: Ledger, lease: Lease, verdict: Verdict) -> Settled:
 def land(ledger: Ledger, job: JobRow, verdict: Verdict) -> State:
     """Store what a verdict makes of a leased job."""
     row = ledger.by_id(job.queue_id)
-    assert row is not None
+    if row is None or not (0 <= job.attempt < INT_MAX and 0 <= job.crashes < INT_MAX):
+        # Not by any call of ours: here and below, somebody has changed the row since the lease was given.
+        bury(ledger, row, job.id, "its queue is unknown, or its attempts or crashes are no number of such")
+        return State.DEAD
     if isinstance(verdict, Retry) and not verdict.refund and job.attempt >= job.max_attempts:
-        # Not by any call of ours: somebody has changed the row since the lease was given.
         verdict = Dead(verdict.cause, crashed=verdict.crashed, error=verdict.error)
     landing = rules.land(job, verdict, now_at=ledger.now_at)
     entry = job.ended(verdict.cause, ledger.now_at)
@@ -498,7 +501,7 @@ def land(ledger: Ledger, job: JobRow, verdict: Verdict) -> State:
         _LAND,
         (
             NUMBER[landing.state],
-            landing.attempt,
+            max(0, landing.attempt),
             landing.crashes,
             landing.run_at,
             ledger.now_at if landing.state in ENDED else None,

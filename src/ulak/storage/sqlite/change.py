@@ -32,6 +32,7 @@ from ulak.storage.sqlite.records import (
     JobRow,
     QueueRow,
     UnreadableError,
+    shown,
 )
 
 _EVENT_OF: dict[type[Act], Event] = {
@@ -111,6 +112,8 @@ def _redrive(ledger: Ledger, row: QueueRow, job: JobRow) -> Refusal | None:
     if row.capacity is not None and row.open >= row.capacity:
         return Refusal.FULL
     if job.unique_key is not None:
+        if shown(job.unique_key) != job.unique_key:
+            return Refusal.STATE
         taken = ledger.db.execute(
             "SELECT 1 FROM jobs WHERE queue = ? AND unique_key = ? AND unique_key IS NOT NULL AND state < 4",
             (row.id, job.unique_key),

@@ -20,7 +20,7 @@ from ulak.storage.sqlite import forks, schema
 from ulak.storage.sqlite.group import Asked, Group, Merge
 from ulak.storage.sqlite.helper import Helper
 from ulak.storage.sqlite.ledger import Known, Ledger
-from ulak.storage.sqlite.link import FORK_WAIT_S, Link, Options, connect, with_patience
+from ulak.storage.sqlite.link import FORK_WAIT_S, Link, Options, connect_to_look, with_patience
 from ulak.storage.sqlite.others import Others
 from ulak.storage.sqlite.place import check_place, create_private
 from ulak.storage.sqlite.presence import Presence
@@ -147,9 +147,9 @@ class Engine:
             schema.check_library()
             path = check_place(Path(self._asked_path).absolute())
             create_private(path)
-            # Before anything is written: the file may be somebody else's.
-            with contextlib.closing(connect(str(path))) as db:
-                with_patience(functools.partial(schema.version_of, db, str(path)), str(path))
+            # Before anything is written, for it may be somebody else's.
+            with contextlib.closing(connect_to_look(str(path))) as db:
+                with_patience(functools.partial(schema.check_current, db, str(path)), str(path))
             link = Link(str(path), self.options)
             try:
                 self.uid, self.epoch = self._begin_in(link)

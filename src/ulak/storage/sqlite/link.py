@@ -15,6 +15,7 @@ import sqlite3
 import threading
 from collections.abc import Callable, Iterator
 from functools import partial
+from pathlib import Path
 from typing import Any, TypeVar
 
 import msgspec
@@ -38,6 +39,9 @@ SCALE_MIN, SCALE_MAX = 0.1, 4.0
 """How far the estimate of pages a row is corrected by what a checkpoint found."""
 
 JOURNAL_SIZE_LIMIT = 8 * 1024 * 1024
+FILES_S = 0.1
+"""How often it is looked whether the files are still those that were opened."""
+
 CACHE_KIB = 16 * 1024
 FORK_WAIT_S = 30.0
 _COPIED_BYTES = 1024 * 1024
@@ -77,6 +81,7 @@ class Link:
         self._scale = 1.0
         self._is_suspect = False
         self._files: dict[str, tuple[int, int]] = {}
+        self._files_at = 0.0
         try:
             self.set_journal()
             self.reader = self._connect()
@@ -159,7 +164,15 @@ class Link:
         self._files = {path: _identity(path) for path in (self.path + suffix for suffix in suffixes)}
 
     def _check_files(self) -> None:
-        """Raises StorageUnavailable if what is written is not what others find under the name."""
+        """Raises StorageUnavailable if what is written is not what others find under the name.
+
+        Not at each commit: a file that was looked at gets a finer time stamp with its next write, and the
+        sync after that takes twice as long.
+        """
+        now = MACHINE.interval()
+        if now < self._files_at:
+            return
+        self._files_at = now + FILES_S
         for path, known in self._files.items():
             if _identity(path) != known:
                 raise StorageUnavailable(
@@ -323,17 +336,31 @@ class Link:
 
 def _identity(path: str) -> tuple[int, int]:
     try:
-        found = os.stat(path)  # noqa: PTH116 - thrice a commit, and a third of the cost
+        found = Path(path).stat()
     except OSError:
         return 0, 0
     return found.st_dev, found.st_ino
 
 
-def connect(path: str) -> sqlite3.Connection:
+def connect_to_look(path: str) -> sqlite3.Connection:
+    """A connection that leaves the file as it is, as long as it only looks.
+
+    Who may write would write a log back when it closes; who may not could not roll a rollback journal back.
+    """
+    return connect(path, only_reads=Path(f"{path}-wal").exists())
+
+
+def connect(path: str, *, only_reads: bool = False) -> sqlite3.Connection:
     """A connection set as all of ulak's are: no waiting inside the library, no checkpoints of its own."""
+    place = f"{Path(path).absolute().as_uri()}?mode={'ro' if only_reads else 'rw'}"
     try:
         db = sqlite3.connect(
-            path, timeout=0, isolation_level=None, check_same_thread=False, cached_statements=256
+            place,
+            uri=True,
+            timeout=0,
+            isolation_level=None,
+            check_same_thread=False,
+            cached_statements=256,
         )
     except sqlite3.Error as error:
         raise explained(error, path) from error

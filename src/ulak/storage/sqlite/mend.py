@@ -58,15 +58,13 @@ def _wrong(ledger: Ledger, last: int, limit: int) -> list[tuple[int, int]]:
 
 
 def _is_off(ledger: Ledger, row: QueueRow) -> bool:
-    """Whether a counter says that there are none where there are some, or the other way round."""
-    for state, counter in (
-        (READY, row.ready),
-        (SCHEDULED, row.scheduled),
-        (LEASED, row.leased),
-        (HELD, row.held),
-    ):
+    """Whether a counter does not agree with its rows, as far as a few of them tell."""
+    waiting = (row.ready, row.scheduled, row.leased, row.held)
+    counters = (*waiting, row.succeeded, row.dead, row.cancelled, row.expired)
+    for state, counter in enumerate(counters):
+        more = " AND state IN (4, 5, 6, 7)" if state > HELD else ""
         found = ledger.db.execute(
-            f"SELECT count(*) FROM (SELECT 1 FROM jobs WHERE queue = ? AND state = {state:d} LIMIT ?)",  # noqa: S608
+            f"SELECT count(*) FROM (SELECT 1 FROM jobs WHERE queue = ? AND state = {state:d}{more} LIMIT ?)",  # noqa: S608
             (row.id, COUNTED_MAX),
         ).fetchone()[0]
         if found != min(counter, COUNTED_MAX):

@@ -7,13 +7,17 @@ need room for new jobs is refused while the reserve is not there.
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 from pathlib import Path
+
+from ulak.clock import MACHINE
 
 WAL_BYTES = 8 * 1024 * 1024
 """As much as a log holds before it is written back, and more: a whole one must fit into the database."""
 
 JOURNAL_BYTES = 1024 * 1024
+LOOK_S = 0.1
 
 
 class Reserve:
@@ -22,13 +26,20 @@ class Reserve:
     def __init__(self, path: str, reserve_bytes: int) -> None:
         self._path = Path(f"{path}-reserve")
         self._bytes = reserve_bytes
+        self._looked_at = -math.inf
 
     def is_there(self) -> bool:
-        """Whether it is as large as it should be."""
+        """Whether it is as large as it should be; looked at now and then, since others may give it up."""
+        now = MACHINE.interval()
+        if now < self._looked_at + LOOK_S:
+            return True
         try:
-            return self._path.stat().st_size >= self._bytes
+            found = self._path.stat().st_size >= self._bytes
         except OSError:
             return False
+        if found:
+            self._looked_at = now
+        return found
 
     def hold(self) -> bool:
         """Set it aside, unless it is; False if there is no room for it."""
@@ -53,6 +64,7 @@ class Reserve:
 
     def release(self) -> bool:
         """Give it up; whether there was any."""
+        self._looked_at = -math.inf
         try:
             self._path.unlink()
         except OSError:

@@ -40,6 +40,11 @@ def version_of(db: sqlite3.Connection, path: str) -> int:
                 f"  give ulak a file of its own"
             )
         return 0
+    if version < 1:
+        raise SchemaError(
+            f'"{path}" is ulak\'s, but the number of its schema is gone; nothing was changed\n'
+            f"  restore it from a backup"
+        )
     if version > VERSION:
         raise SchemaError(
             f'"{path}" has schema {version}, which is newer than {VERSION}, the newest this ulak knows\n'
@@ -49,9 +54,9 @@ def version_of(db: sqlite3.Connection, path: str) -> int:
 
 
 def check_current(db: sqlite3.Connection, path: str) -> None:
-    """Raises SchemaError if the file's schema is older than this version's."""
+    """Raises SchemaError if the file's schema is older than this version's; an empty file has none."""
     version = version_of(db, path)
-    if version < VERSION:
+    if 0 < version < VERSION:
         raise SchemaError(
             f'"{path}" has schema {version}, and this ulak works with {VERSION}\n'
             f"  stop its workers, back it up, and call Queue(...).migrate()"
