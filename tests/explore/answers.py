@@ -21,7 +21,8 @@ def fence(step: Step) -> str | None:
     for end in step.ends:
         job = stored(step, end.lease.id)
         must = is_current(job, end) and end.lease.id not in settled
-        settled.add(end.lease.id)
+        if must:
+            settled.add(end.lease.id)
         if end.answer is not None and (end.answer is not Outcome.STALE) is not must:
             return (
                 f"{end.how} by delivery {end.lease.delivery} answered {end.answer.name}, but {told_of(job)}"

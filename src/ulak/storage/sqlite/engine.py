@@ -251,7 +251,7 @@ class Engine:
         for asked in batch:
             asked.is_done = True
         self._tell(ledger)
-        self.link.note(ledger.rows_changed)
+        self.link.note(ledger.rows_changed, is_alone=self._known.is_alone)
 
     def _ledger_of(self, batch: list[Asked], *, soft: bool) -> Ledger:
         """Run calls in one transaction; on a full disk, those that store no new jobs in what is set aside."""

@@ -51,12 +51,16 @@ def _anywhere() -> None:
 
 
 class Known:
-    """What a process has read of its queues, while nobody else commits: `PRAGMA data_version` tells."""
+    """What a process has read of its queues, while nobody else commits: `PRAGMA data_version` tells.
 
-    __slots__ = ("last_id", "names", "queues", "version")
+    is_alone: nobody had at the last look.
+    """
+
+    __slots__ = ("is_alone", "last_id", "names", "queues", "version")
 
     def __init__(self) -> None:
         self.version = -1
+        self.is_alone = False
         self.forget()
 
     def forget(self) -> None:
@@ -68,7 +72,8 @@ class Known:
     def look(self, db: sqlite3.Connection) -> None:
         """Forget what others may have changed; called inside a transaction."""
         (version,) = db.execute("PRAGMA data_version").fetchone()
-        if version != self.version:
+        self.is_alone = version == self.version
+        if not self.is_alone:
             self.version = version
             self.forget()
 

@@ -39,6 +39,15 @@ SCALE_MIN, SCALE_MAX = 0.1, 4.0
 """How far the estimate of pages a row is corrected by what a checkpoint found."""
 
 JOURNAL_SIZE_LIMIT = 8 * 1024 * 1024
+LOG_BYTES = JOURNAL_SIZE_LIMIT + 256 * 1024
+LOOK_COMMITS = 16
+"""A log longer than that is written back, whoever has filled it; looked at after so many of one's commits."""
+
+PINNED_PAGES = 2_500
+PINNED_S = 1.0
+PINNED_PAUSE_S = 0.005
+"""Readers that pin a log of so many pages are waited for, that long at most, looking that often."""
+
 FILES_S = 0.1
 """How often it is looked whether the files are still those that were opened."""
 
@@ -79,6 +88,8 @@ class Link:
         self._checkpointer: sqlite3.Connection | None = None
         self._pages = 0.0
         self._scale = 1.0
+        self._shared_commits = 0
+        self._is_pinned = False
         self._is_suspect = False
         self._files: dict[str, tuple[int, int]] = {}
         self._files_at = 0.0
@@ -297,16 +308,46 @@ class Link:
 
         return with_patience(attempt, self.path)
 
-    def note(self, rows: int) -> None:
-        """Note how many rows a commit has written, and write the log back when it is time."""
+    def note(self, rows: int, *, is_alone: bool) -> None:
+        """Note how many rows a commit has written, and write the log back when it is time.
+
+        is_alone: nobody else has committed since this process did. Else others fill the log too, and now and
+        then its length is looked at.
+        """
         if self.journal != "wal":
             return
         self._pages += (COMMIT_PAGES + rows) * self._scale
-        if self._pages >= CHECKPOINT_PAGES:
+        is_due = self._pages >= CHECKPOINT_PAGES
+        if not (is_due or is_alone):
+            self._shared_commits += 1
+            is_due = self._shared_commits % LOOK_COMMITS == 0 and self._log_bytes() > LOG_BYTES
+        if is_due:
             self._pages = 0
             # It is not needed now, so whoever is in the way may stay there.
             with contextlib.suppress(UlakError):
                 self.checkpoint()
+
+    def _log_bytes(self) -> int:
+        """How long the log's file is: at most JOURNAL_SIZE_LIMIT if it was begun anew since it was longer."""
+        try:
+            return Path(f"{self.path}-wal").stat().st_size
+        except OSError:
+            return 0
+
+    def _outwait_readers(self, db: sqlite3.Connection, log: int, done: int) -> tuple[int, int]:
+        """Where readers keep a long log from being written back whole, hold writers until they have gone.
+
+        Whoever reads for longer than that is not waited for again before a checkpoint has gone through.
+        """
+        if done >= log:
+            self._is_pinned = False
+        elif log > PINNED_PAGES and not self._is_pinned:
+            until = MACHINE.interval() + PINNED_S
+            while done < log and MACHINE.interval() < until:
+                pause(PINNED_PAUSE_S)
+                _, log, done = db.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
+            self._is_pinned = done < log
+        return log, done
 
     def checkpoint(self) -> tuple[int, int]:
         """Write the log back, guarded; (frames in the log, frames written back)."""
@@ -326,6 +367,7 @@ class Link:
             _, log, done = other.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
             # How many pages that many rows really were, so that the next one comes when it is due.
             self._scale = min(SCALE_MAX, max(SCALE_MIN, self._scale * log / CHECKPOINT_PAGES))
+            log, done = self._outwait_readers(other, log, done)
         except sqlite3.Error as error:
             self._suspect(error)
             raise explained(error, self.path) from error
