@@ -164,7 +164,7 @@ class Crew:
         try:
             while True:
                 signal.clear()
-                if self.taking and not seat.asked_to_end:
+                if self.quick is not None and self.taking and not seat.asked_to_end:
                     left = yield Do(partial(hands.burst, seat, left, partial(_leave, standing, signal)))
                     if seat.has_more and not left:
                         continue

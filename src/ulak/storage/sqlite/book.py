@@ -221,7 +221,13 @@ def _parts(answers: Sequence[R], lengths: Iterable[int]) -> Iterator[list[R]]:
 
 def settle_together(ledger: Ledger, calls: Sequence[Sequence[Settlement]]) -> list[list[Settled]]:
     """Several calls of `settle` in one."""
-    answers = settle(ledger, [settlement for call in calls for settlement in call])
+    settlements = [settlement for call in calls for settlement in call]
+    if len(calls) == 1 or len(settlements) < 2 or not _are_plain(settlements):
+        answers = settle(ledger, settlements)
+    elif _ack_all(ledger, settlements):
+        answers = [State.SUCCEEDED] * len(settlements)
+    else:
+        raise NotAlikeError
     return list(_parts(answers, map(len, calls)))
 
 
@@ -435,32 +441,40 @@ def bury(ledger: Ledger, row: QueueRow | None, job_id: int, why: str) -> None:
 
 def settle(ledger: Ledger, settlements: Sequence[Settlement]) -> list[Settled]:
     """Apply verdicts, one answer per settlement."""
-    if len(settlements) > 1 and (answers := _ack_all(ledger, settlements)) is not None:
-        return answers
+    if len(settlements) > 1 and _are_plain(settlements):
+        ledger.db.execute("SAVEPOINT acks")
+        done = _ack_all(ledger, settlements)
+        if not done:
+            ledger.db.execute("ROLLBACK TO acks")
+        ledger.db.execute("RELEASE acks")
+        if done:
+            return [State.SUCCEEDED] * len(settlements)
     return [_settle(ledger, lease, verdict) for lease, verdict in settlements]
+
+
+class NotAlikeError(Exception):
+    """Calls that were done in one have to be done apart: what was done is to be rolled back."""
 
 
 def _is_plain(verdict: Verdict) -> bool:
     return isinstance(verdict, Done) and verdict.result is None and verdict.cause is Cause.ACK
 
 
-def _ack_all(ledger: Ledger, settlements: Sequence[Settlement]) -> list[Settled] | None:
-    """Finish many jobs by one statement; None, and nothing was done, if one of them is not that simple."""
-    if not all(_is_plain(verdict) for _, verdict in settlements):
-        return None
-    ledger.db.execute("SAVEPOINT acks")
+def _are_plain(settlements: Sequence[Settlement]) -> bool:
+    return all(_is_plain(verdict) for _, verdict in settlements)
+
+
+def _ack_all(ledger: Ledger, settlements: Sequence[Settlement]) -> bool:
+    """Finish many jobs by one statement; False, and to be rolled back, if a lease is not current any more."""
     done = ledger.db.executemany(
         _ACK, [(ledger.now_at, lease.work.id, lease.delivery) for lease, _ in settlements]
     ).rowcount
     if done != len(settlements):
-        ledger.db.execute("ROLLBACK TO acks")
-    ledger.db.execute("RELEASE acks")
-    if done != len(settlements):
-        return None
+        return False
     for queue, number in Counter(lease.work.spec.queue for lease, _ in settlements).items():
         ledger.move(ledger.queue(queue), LEASED, SUCCEEDED, number)
     ledger.rows_changed += done
-    return [State.SUCCEEDED] * done
+    return True
 
 
 def _settle(ledger: Ledger, lease: Lease, verdict: Verdict) -> Settled:

@@ -56,7 +56,7 @@ class Known:
     is_alone: nobody had at the last look.
     """
 
-    __slots__ = ("is_alone", "last_id", "names", "queues", "version")
+    __slots__ = ("holder", "is_alone", "last_id", "names", "queues", "version")
 
     def __init__(self) -> None:
         self.version = -1
@@ -68,6 +68,7 @@ class Known:
         self.queues: dict[str, QueueRow] = {}
         self.names: dict[int, str] = {}
         self.last_id: int | None = None
+        self.holder: int | None = None
 
     def look(self, db: sqlite3.Connection) -> None:
         """Forget what others may have changed; called inside a transaction."""
@@ -82,7 +83,7 @@ class Ledger:
     """The counters of one transaction, kept in Python until `flush` writes those that changed.
 
     now, now_at: its instants, on the interval and the calendar clock. rings: whom to wake after the commit.
-    dead_pruned: dead jobs that retention removed, by queue. holder: who takes leases in it.
+    dead_pruned: dead jobs that retention removed, by queue.
     find_room: called before new jobs are stored; raises StorageFull if there is none on the disk.
     """
 
@@ -93,11 +94,19 @@ class Ledger:
         self.rings: Counter[tuple[Until, str]] = Counter()
         self.dead_pruned: Counter[str] = Counter()
         self.rows_changed = 0
-        self.holder: int | None = None
         self.find_room: Callable[[], None] = _anywhere
         self._known = known or Known()
         self._before: dict[str, tuple[Any, ...]] = {}
         self._tidied: set[str] = set()
+
+    @property
+    def holder(self) -> int | None:
+        """Who takes leases in it; None if that has yet to be looked up."""
+        return self._known.holder
+
+    @holder.setter
+    def holder(self, holder: int) -> None:
+        self._known.holder = holder
 
     # Queues
 
@@ -262,7 +271,6 @@ class Ledger:
         """What `restore` needs to come back here, when one caller's part is rolled back."""
         return {
             "_tidied": set(self._tidied),
-            "holder": self.holder,
             "rings": self.rings.copy(),
             "dead_pruned": self.dead_pruned.copy(),
             "rows_changed": self.rows_changed,
