@@ -24,7 +24,8 @@ def blocks() -> list[object]:
 
 
 @pytest.mark.parametrize("code", blocks())
-def test_the_code_block_runs(code: str) -> None:
+def test_the_code_block_runs(code: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
     exec(compile(code, "block", "exec"), {"__name__": "__main__"})
 
 

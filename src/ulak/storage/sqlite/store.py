@@ -298,9 +298,13 @@ class SqliteStore(Engine):
         """All queues and their settings."""
         return looks.settings(db)
 
-    @writes()
-    def declare(self, ledger: Ledger, queue: str, settings: Settings) -> Settings:
+    def declare(self, queue: str, settings: Settings) -> Settings:
         """Make the queue unless it is there."""
+        # Who opens a handle on a queue that is there need not wait for a writer.
+        return self.queues().get(queue) or self._declare(queue, settings)
+
+    @writes()
+    def _declare(self, ledger: Ledger, queue: str, settings: Settings) -> Settings:
         return ledger.queue(queue, settings).settings
 
     @writes()
