@@ -13,6 +13,12 @@ STEPS = (
     ("tests.campaigns.simulate", "2000"),
     ("tests.campaigns.races", "500"),
     ("tests.campaigns.mutants",),
+    ("tests.campaigns.kills", "500", "10000"),
+    ("tests.campaigns.pauses", "100"),
+    ("tests.campaigns.power", "2000"),
+    ("tests.campaigns.iofaults", "400"),
+    ("tests.campaigns.corruption", "200"),
+    ("tests.campaigns.checkpoints", "20000"),
     ("bench.guard",),
 )
 
