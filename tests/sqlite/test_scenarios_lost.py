@@ -24,7 +24,7 @@ from tests.support.waiting import eventually
 from ulak import Backoff, Outcome, Queue, StorageBusy, StorageUnavailable, Terminal
 from ulak.core.flows import REAP_MAX
 from ulak.storage.sqlite import link
-from ulak.storage.sqlite.presence import GONE_AFTER_S
+from ulak.storage.sqlite.others import GONE_AFTER_S
 
 LATE = Backoff(base=LONG_S, cap=LONG_S, floor=LONG_S)
 """What waits for it is not seen again in a test."""

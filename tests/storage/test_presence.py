@@ -21,7 +21,7 @@ from tests.support.waiting import eventually
 from ulak.core.job import Draft, Lease
 from ulak.core.store import Settings
 from ulak.errors import StorageUnavailable
-from ulak.storage.sqlite.presence import GONE_AFTER_S, Presence
+from ulak.storage.sqlite.presence import Presence
 from ulak.storage.sqlite.store import SqliteStore
 
 _CHILD = """
@@ -103,7 +103,6 @@ def test_a_living_process_is_present_and_a_killed_one_is_gone_at_once(directory,
     with _holder(directory) as (process, said):
         token = said["token"]
         assert watcher.is_present(token)
-        assert watcher.look([token], 0.0) == set()
         process.kill()
         process.wait()
         assert not watcher.is_present(token)
@@ -122,8 +121,6 @@ def test_a_frozen_process_is_present(directory, watcher):
         process.send_signal(signal.SIGSTOP)
         eventually(lambda: os.WIFSTOPPED(os.waitpid(process.pid, os.WUNTRACED | os.WNOHANG)[1]))
         assert watcher.is_present(said["token"])
-        assert watcher.look([said["token"]], 0.0) == set()
-        assert watcher.look([said["token"]], 100.0) == set()
 
 
 def test_a_surviving_child_does_not_keep_a_killed_process_present(directory, watcher):
@@ -141,7 +138,8 @@ def test_two_of_one_process_do_not_drop_each_others_lock(directory):
     other.take()
     for presence in (one, other):
         # Any of these would, by opening the other's file and closing it again.
-        assert presence.look([one.token, other.token], 0.0) == set()
+        assert presence.is_present(one.token)
+        assert presence.is_present(other.token)
         presence.forget(one.token)
         presence.forget(other.token)
         presence.take()
@@ -222,28 +220,6 @@ if os.fork() == 0:
     assert subprocess.run(command, check=True, capture_output=True, text=True).stdout == "False\n"
 
 
-def test_a_process_is_gone_only_after_two_looks_apart(watcher):
-    gone = secrets.token_hex(16)
-    assert watcher.look([gone], 10.0) == set()
-    assert watcher.look([gone], 10.0 + GONE_AFTER_S / 2) == set()
-    assert watcher.look([gone, watcher.token], 10.0 + GONE_AFTER_S) == {gone}
-    assert watcher.look([gone], 11.0) == {gone}
-
-
-def test_a_process_that_came_back_between_two_looks_is_not_gone(directory, watcher):
-    with _holder(directory) as (process, said):
-        token = said["token"]
-        hidden = _file(directory, token).rename(directory / "hidden")
-        assert watcher.look([token], 10.0) == set()
-        hidden.rename(_file(directory, token))
-        assert watcher.look([token], 10.2) == set()
-        process.kill()
-        process.wait()
-        assert watcher.look([token], 10.4) == set()
-        assert watcher.look([token], 10.6) == set()
-        assert watcher.look([token], 10.8) == {token}
-
-
 def test_a_gone_process_is_forgotten_and_a_living_one_is_not(directory, watcher):
     with _holder(directory) as (process, said):
         token = said["token"]
@@ -251,12 +227,9 @@ def test_a_gone_process_is_forgotten_and_a_living_one_is_not(directory, watcher)
         assert watcher.is_present(token)
         process.kill()
         process.wait()
-        watcher.look([token], 0.0)
-        assert watcher.look([token], 1.0) == {token}
         watcher.forget(token)
         watcher.forget(token)
         assert not _file(directory, token).exists()
-        assert watcher.look([token], 2.0) == set()
 
 
 def test_those_who_look_at_one_moment_do_not_take_each_other_for_the_holder(directory, watcher):
@@ -322,8 +295,6 @@ def test_what_is_no_token_is_gone_and_never_a_file_name(tmp_path, token):
     victim.touch()
     presence = Presence(directory)
     assert not presence.is_present(token)
-    presence.look([token], 0.0)
-    assert presence.look([token], 1.0) == {token}
     presence.forget(token)
     assert victim.exists()
 
@@ -392,13 +363,6 @@ def test_a_directory_that_cannot_be_used_says_what_to_do(tmp_path):
     assert not presence.is_present(presence.token)
 
 
-def test_what_look_remembers_is_bounded(watcher, monkeypatch):
-    monkeypatch.setattr("ulak.storage.sqlite.presence._REMEMBERED_MAX", 10)
-    for _ in range(50):
-        watcher.look([secrets.token_hex(16)], 0.0)
-    assert len(watcher._absent_since) == 10
-
-
 def test_threads_may_share_one(directory, watcher):
     start = threading.Barrier(4, timeout=20.0)
     problems = []
@@ -407,8 +371,8 @@ def test_threads_may_share_one(directory, watcher):
         start.wait()
         for _ in range(200):
             watcher.take()
-            if watcher.look([watcher.token, secrets.token_hex(16)], 0.0):
-                problems.append("gone too soon")
+            if not watcher.is_present(watcher.token) or watcher.is_present(secrets.token_hex(16)):
+                problems.append("taken for another")
 
     threads = [threading.Thread(target=use) for _ in range(4)]
     for thread in threads:
@@ -444,12 +408,12 @@ def test_a_new_process_is_never_taken_for_one_that_was_gone_before_it(tmp_path, 
         row = (secrets.token_hex(16), 1, 0.0, 0.0)
         db.execute("INSERT INTO holders (token, pid, since_at, absent_since) VALUES (?, ?, ?, ?)", row)
         db.commit()
-    assert len(looking._gone_holders()) == 1
+    assert len(looking.others.gone()) == 1
     other.prune()
     _claim(new)
     # However late it acts on what it saw: it may have been frozen meanwhile.
-    looking._others_at = math.inf
-    assert looking._gone
+    looking.others._looked_at = math.inf
+    assert looking.others._gone
     assert looking.ended(["mail"], 10) == []
 
 
@@ -461,5 +425,5 @@ def test_a_process_whose_file_was_removed_is_present_again_at_its_next_look(tmp_
     losing.ended(["mail"], 10)
     assert len(list((tmp_path / "jobs.db-workers").iterdir())) == 1
     for store in (losing, looking):
-        store._others_at = -math.inf
+        store.others._looked_at = -math.inf
         assert store.ended(["mail"], 10) == []

@@ -19,8 +19,9 @@ from ulak.clock import MACHINE, boot_id, pause
 from ulak.errors import StorageBusy, UlakError
 from ulak.storage.sqlite.link import Link, Options
 from ulak.storage.sqlite.looks import queue_rows
+from ulak.storage.sqlite.others import GONE_AFTER_S
 from ulak.storage.sqlite.place import check_place
-from ulak.storage.sqlite.presence import GONE_AFTER_S, Presence
+from ulak.storage.sqlite.presence import Presence
 from ulak.storage.sqlite.records import HELD, STATES
 from ulak.storage.sqlite.schema import VERSION
 

@@ -9,10 +9,13 @@ from typing import Protocol, TypeVar, cast
 
 from ulak.clock import MACHINE
 from ulak.storage.sqlite.ledger import Ledger
-from ulak.storage.sqlite.presence import GONE_AFTER_S, Presence
+from ulak.storage.sqlite.presence import Presence
 
 LOOK_S = 0.15
 """How often a process looks whether the others still live."""
+
+GONE_AFTER_S = 0.3
+"""A process is gone when its lock is found free twice, so far apart."""
 
 R = TypeVar("R")
 Known = list[tuple[int, str, float | None]]

@@ -13,14 +13,11 @@ import os
 import re
 import secrets
 import threading
-from collections.abc import Iterable
 from pathlib import Path
 
 from ulak.errors import StorageFull, StorageUnavailable
 
-GONE_AFTER_S = 0.3
 _SWEPT_MAX = 200
-_REMEMBERED_MAX = 10_000
 _SUFFIX = ".lock"
 # Tokens come from a file that anybody who may write it can have edited: only these become file names.
 _TOKEN = re.compile(r"[0-9a-f]{32}")
@@ -42,7 +39,6 @@ class Presence:
         self._pid = os.getpid()
         self._token = secrets.token_hex(16)
         self._fd: int | None = None
-        self._absent_since: dict[str, float] = {}
 
     @property
     def token(self) -> str:
@@ -101,29 +97,8 @@ class Presence:
             return True
         return _is_token(token) and not _is_free(self._path(token))
 
-    def look(self, tokens: Iterable[str], now: float) -> set[str]:
-        """Those whose process is gone: absent at two looks at least GONE_AFTER_S apart, and at all between.
-
-        now: the interval clock, the same one at each look.
-        """
-        absent = [token for token in dict.fromkeys(tokens) if not self._noted_present(token)]
-        with self._lock:
-            gone = {t for t in absent if now - self._absent_since.setdefault(t, now) >= GONE_AFTER_S}
-            while len(self._absent_since) > _REMEMBERED_MAX:
-                del self._absent_since[next(iter(self._absent_since))]
-        return gone
-
-    def _noted_present(self, token: str) -> bool:
-        is_present = self.is_present(token)
-        if is_present:
-            with self._lock:
-                self._absent_since.pop(token, None)
-        return is_present
-
     def forget(self, token: str) -> None:
-        """Remove what is left of a token that is gone: its file, and what `look` remembers of it."""
-        with self._lock:
-            self._absent_since.pop(token, None)
+        """Remove the file that is left of a token that is gone."""
         if _is_token(token) and token not in _own and _is_free(self._path(token)):
             _remove(self._path(token))
 
