@@ -61,26 +61,25 @@ def _of_chance(rng: random.Random) -> dict[str, Planted]:
     """A column with a value that nobody chose."""
     number = rng.choice((rng.randint(-3, 3), rng.randint(INT_MIN, INT_MAX), rng.choice((INT_MIN, INT_MAX))))
     some = rng.randbytes(rng.choice((0, 1, 8, 300)))
-    return rng.choice(
-        (
-            {"payload": some},
-            {"history": some},
-            {"result": some},
-            {"codec": NotUtf8(some)},
-            {"headers": NotUtf8(some)},
-            {"backoff": NotUtf8(some)},
-            {"attempt": number},
-            {"max_attempts": number},
-            {"delivery": number},
-            {"crashes": number},
-            {"state": number},
-            {"priority": number},
-            {"holder": number},
-            {"queue": number},
-            {"lease_end": float(number)},
-            {"expires_at": float(number)},
-        )
+    columns: tuple[dict[str, Planted], ...] = (
+        {"payload": some},
+        {"history": some},
+        {"result": some},
+        {"codec": NotUtf8(some)},
+        {"headers": NotUtf8(some)},
+        {"backoff": NotUtf8(some)},
+        {"attempt": number},
+        {"max_attempts": number},
+        {"delivery": number},
+        {"crashes": number},
+        {"state": number},
+        {"priority": number},
+        {"holder": number},
+        {"queue": number},
+        {"lease_end": float(number)},
+        {"expires_at": float(number)},
     )
+    return rng.choice(columns)
 
 
 def strike(field: Plot, rng: random.Random, number: int) -> Iterator[str]:

@@ -40,10 +40,10 @@ SCALE_MIN, SCALE_MAX = 0.1, 4.0
 
 JOURNAL_SIZE_LIMIT = 8 * 1024 * 1024
 LOG_BYTES = JOURNAL_SIZE_LIMIT + 256 * 1024
-LOOK_COMMITS = 16
+LOOK_COMMITS = 4
 """A log longer than that is written back, whoever has filled it; looked at after so many of one's commits."""
 
-PINNED_PAGES = 2_500
+PINNED_PAGES = 2_000
 PINNED_S = 1.0
 PINNED_PAUSE_S = 0.005
 """Readers that pin a log of so many pages are waited for, that long at most, looking that often."""
