@@ -17,7 +17,7 @@ from ulak.core.store import Until
 from ulak.errors import Closed, StorageFull, UlakError
 from ulak.storage.line import WaitLine
 from ulak.storage.sqlite import forks, schema
-from ulak.storage.sqlite.group import Asked, Group, Merge
+from ulak.storage.sqlite.group import Asked, Group, Merge, Undo
 from ulak.storage.sqlite.helper import Helper
 from ulak.storage.sqlite.ledger import Known, Ledger
 from ulak.storage.sqlite.link import FORK_WAIT_S, Link, Options, connect_to_look, with_patience
@@ -44,11 +44,14 @@ def always(*_: Any, **__: Any) -> bool:  # noqa: ANN401 - as above
 
 
 def writes(
-    soft: Callable[..., bool] = _never, merge: Callable[..., Merge | None] | None = None
+    soft: Callable[..., bool] = _never,
+    merge: Callable[..., Merge | None] | None = None,
+    undo: Undo | None = None,
 ) -> Callable[[Callable[Concatenate[E, Ledger, P], R]], Callable[Concatenate[E, P], R]]:
     """An operation that changes the file: a step of a transaction, which others may share.
 
-    soft: whether a call need not wait for the disk. merge: how calls alike can be done in one.
+    soft: whether a call need not wait for the disk. merge: how calls alike can be done in one. undo: the step
+    that takes back what was done for a caller who is gone.
     """
 
     def decorate(operation: Callable[Concatenate[E, Ledger, P], R]) -> Callable[Concatenate[E, P], R]:
@@ -60,11 +63,12 @@ def writes(
             )
 
         def run(self: E, /, *args: P.args, **kwargs: P.kwargs) -> R:
-            answer: R = self.group.call(ask(self, Asked, args, kwargs))
+            answer: R = self.group.call(ask(self, Asked, args, kwargs), undo=undo)
             return answer
 
         functools.update_wrapper(run, operation)
         run.ask = ask  # type: ignore[attr-defined]
+        run.undo = undo  # type: ignore[attr-defined]
         return run
 
     return decorate
@@ -114,7 +118,7 @@ class Engine:
 
     def _start(self) -> None:
         """What belongs to one process."""
-        self.group = Group(self._run_all)
+        self.group = Group(self._run_all, self._is_unknown)
         self._known = Known()
         self._opening = threading.RLock()
         self._reader = Helper("ulak-read")
@@ -237,6 +241,9 @@ class Engine:
     def look(self, look: Callable[[sqlite3.Connection], R]) -> R:
         """Run a look that changes nothing."""
         return self.link.read(look)
+
+    def _is_unknown(self) -> bool:
+        return self._link is not None and self._link.is_committing
 
     def _run_all(self, batch: list[Asked]) -> None:
         """Run calls in one transaction; one that fails does so alone. Raises what strikes this thread."""

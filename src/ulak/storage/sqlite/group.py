@@ -3,6 +3,10 @@
 Whoever finds nobody at work leads: it runs its own call at once, in its own thread. Who comes meanwhile
 waits, and the first of them leads next, for all. Calls of event loops have no thread; one of the store's
 leads them.
+
+An exception may strike a thread anywhere, Ctrl-C for one. So a call stays in the line until it is done, the
+lead is taken by one instruction (`del`, as in `ulak.storage.gate`) and given back in a `finally`, and who
+waits looks by itself now and then: a wake-up that was lost costs a moment, never a caller.
 """
 
 from __future__ import annotations
@@ -17,13 +21,18 @@ from typing import Any
 import msgspec
 
 from ulak.errors import StorageUnavailable
+from ulak.storage.gate import Gate
 from ulak.storage.sqlite.helper import Helper
 from ulak.storage.sqlite.ledger import Ledger
 
 Step = Callable[[Ledger], Any]
+Undo = Callable[[Any], Step | None]
 
 BATCH_MAX = 256
 """How many calls one transaction takes at most."""
+
+LOOK_AGAIN_S = 0.1
+"""The longest a caller sleeps without a look."""
 
 
 class Merge(msgspec.Struct, frozen=True, gc=False):
@@ -35,9 +44,12 @@ class Merge(msgspec.Struct, frozen=True, gc=False):
 
 
 class Asked:
-    """One call: its step, and what came of it. grows: the step wanted room for new jobs."""
+    """One call: its step, and what came of it.
 
-    __slots__ = ("_parked", "error", "grows", "is_done", "leads", "merge", "result", "soft", "step")
+    grows: the step wanted room for new jobs. is_dropped: its caller was struck, and asks for nothing more.
+    """
+
+    __slots__ = ("_parked", "error", "grows", "is_done", "is_dropped", "merge", "result", "soft", "step")
 
     def __init__(self, step: Step, *, soft: bool, merge: Merge | None = None) -> None:
         self.step = step
@@ -47,22 +59,23 @@ class Asked:
         self.result: Any = None
         self.error: BaseException | None = None
         self.is_done = False
-        self.leads = False
+        self.is_dropped = False
         self._parked: Any = None
 
-    def park(self) -> None:
-        """Get ready to sleep; called before anybody could wake this call."""
-        self._parked = threading.Lock()
-        self._parked.acquire()
-
     def sleep(self) -> None:
-        """Sleep until it is done, or its turn to lead."""
-        self._parked.acquire()
+        """Sleep until it is done or its turn to lead, but not for long."""
+        if self._parked is None:
+            parked = threading.Lock()
+            parked.acquire()
+            self._parked = parked
+        if not self.is_done:
+            self._parked.acquire(timeout=LOOK_AGAIN_S)
 
     def wake(self) -> None:
         """Wake its caller."""
-        with contextlib.suppress(RuntimeError):
-            self._parked.release()
+        if self._parked is not None:
+            with contextlib.suppress(RuntimeError):
+                self._parked.release()
 
     def answer(self) -> Any:  # noqa: ANN401 - what the step returned
         """What came of it. Raises what the step raised."""
@@ -72,7 +85,7 @@ class Asked:
 
 
 class LoopAsked(Asked):
-    """A call of an event loop."""
+    """A call of an event loop. is_told: its loop knows that it is done."""
 
     __slots__ = ("future", "is_told", "loop")
 
@@ -92,112 +105,153 @@ class LoopAsked(Asked):
 
 
 class Group:
-    """The calls of one process on one file. run_all: runs some in one transaction, and never raises."""
+    """The calls of one process on one file.
 
-    def __init__(self, run_all: Callable[[list[Asked]], None]) -> None:
+    run_all: runs some in one transaction, says what came of each, and raises only what strikes its thread.
+    is_unknown: whether, after it was struck, nobody knows if they are stored.
+    """
+
+    def __init__(self, run_all: Callable[[list[Asked]], None], is_unknown: Callable[[], bool]) -> None:
         self._run_all = run_all
-        self._mutex = threading.Lock()
-        self._pending: deque[Asked] = deque()
-        self._is_led = False
+        self._is_unknown = is_unknown
+        # In the order they came, until they are done. Only who leads takes any out.
+        self._line: deque[Asked] = deque()
+        self._lead = Gate()
         self._helper = Helper("ulak-commit")
+        self._is_helped = False
 
-    def call(self, asked: Asked) -> Any:  # noqa: ANN401 - what the step returns
-        """Run a step in a transaction, perhaps together with others'; in this thread, or in another's."""
-        with self._mutex:
-            if leads := not self._is_led:
-                self._is_led = True
-            else:
-                asked.park()
-                self._pending.append(asked)
+    def call(self, asked: Asked, *, undo: Undo | None = None) -> Any:  # noqa: ANN401 - what the step returns
+        """Run a step in a transaction, perhaps together with others'; in this thread, or in another's.
+
+        undo: the step that takes back what was done for a caller that is struck meanwhile.
+        """
         try:
-            if not leads:
-                asked.sleep()
+            self._line.append(asked)
+            self._see_done(asked)
         except BaseException:
-            self._step_back(asked)
+            self._drop(asked, undo)
             raise
-        if not asked.is_done:
-            self._lead(asked)
         return asked.answer()
 
-    def _step_back(self, asked: Asked) -> None:
-        """A thread was struck while it slept: it asks for nothing, and if it is to lead, it still does."""
-        with self._mutex:
-            if asked in self._pending:
-                self._pending.remove(asked)
-                return
-        if asked.leads and not asked.is_done:
-            self._lead(None)
+    def _see_done(self, asked: Asked) -> None:
+        while not asked.is_done:
+            try:
+                del self._lead.open
+            except AttributeError:
+                asked.sleep()
+                continue
+            try:
+                self._run_batch()
+            finally:
+                self._lead.open = None
+                self._wake_next()
 
-    async def acall(self, asked: LoopAsked, *, undo: Callable[[Any], Step | None] | None = None) -> Any:  # noqa: ANN401
+    def _drop(self, asked: Asked, undo: Undo | None) -> None:
+        """A thread was struck in its call: nobody runs that any more, or it is taken back."""
+        asked.is_dropped = True
+        while asked in self._line and not asked.is_done and not hasattr(self._lead, "open"):
+            # Whoever leads may be running it.
+            asked.sleep()
+        if asked.is_done and asked.error is None and undo is not None:
+            back = undo(asked.result)
+            if back is not None:
+                self.call(Asked(back, soft=False))
+
+    def _run_batch(self) -> None:
+        """Run who stands in line, as far as one transaction takes them; called by who has the lead."""
+        # As a list first, which is one step: others join the line meanwhile.
+        standing = list(self._line)
+        batch = [asked for asked in standing if not (asked.is_done or asked.is_dropped)][:BATCH_MAX]
+        try:
+            if batch:
+                self._run_all(batch)
+        except BaseException:
+            if self._is_unknown():
+                for asked in batch:
+                    if not asked.is_done:
+                        asked.error = StorageUnavailable(
+                            "the thread that wrote this together with its own call was struck; "
+                            "whether it was stored is unknown"
+                        )
+                        asked.is_done = True
+            raise
+        finally:
+            _tell(batch)
+            while self._line and (self._line[0].is_done or self._line[0].is_dropped):
+                self._line.popleft()
+
+    def _wake_next(self) -> None:
+        standing = list(self._line)
+        if standing and isinstance(standing[0], LoopAsked):
+            self._want_helper()
+        elif standing:
+            standing[0].wake()
+
+    # Calls of event loops
+
+    async def acall(self, asked: LoopAsked, *, undo: Undo | None = None) -> Any:  # noqa: ANN401 - as `call`
         """The same for an event loop, which is never blocked; what is cancelled runs to its end all the same.
 
         undo: the step that takes back what was done for a caller that is cancelled meanwhile.
         """
-        self._ask(asked)
+        self._put(asked)
         try:
             return await asked.future
         except asyncio.CancelledError:
             result = await asked.outlast()
             if undo is not None and asked.error is None and (back := undo(result)) is not None:
                 undoing = LoopAsked(back, soft=False)
-                self._ask(undoing)
+                self._put(undoing)
                 await undoing.outlast()
             raise
 
-    def _ask(self, asked: LoopAsked) -> None:
-        with self._mutex:
-            self._pending.append(asked)
-            if not self._is_led:
-                self._is_led = True
-                self._want_helper()
-
-    def _lead(self, own: Asked | None) -> None:
-        """Run a batch, and hand over."""
-        batch = [] if own is None else [own]
+    def _put(self, asked: LoopAsked) -> None:
+        self._line.append(asked)
         try:
-            with self._mutex:
-                while self._pending and len(batch) < BATCH_MAX:
-                    batch.append(self._pending.popleft())
-            self._run_all(batch)
+            self._want_helper()
         except BaseException:
-            for asked in batch:
-                if not asked.is_done and asked is not own:
-                    asked.error = StorageUnavailable(
-                        "the thread that wrote this together with its own call was struck; "
-                        "whether it was stored is unknown"
-                    )
-                    asked.is_done = True
+            asked.is_dropped = True
             raise
-        finally:
-            _answer(batch, own)
-            self._hand_over()
-
-    def _hand_over(self) -> None:
-        with self._mutex:
-            if not self._pending:
-                self._is_led = False
-            elif isinstance(self._pending[0], LoopAsked):
-                self._want_helper()
-            else:
-                heir = self._pending.popleft()
-                heir.leads = True
-                heir.wake()
 
     def _want_helper(self) -> None:
-        self._helper.ask(lambda: self._lead(None))
+        if not self._is_helped:
+            self._is_helped = True
+            try:
+                self._helper.ask(self._help)
+            except BaseException:
+                self._is_helped = False
+                raise
+
+    def _help(self) -> None:
+        """Lead as long as there are calls of event loops, in the store's own thread."""
+        mine = Asked(_nothing, soft=True)
+        try:
+            while any(isinstance(asked, LoopAsked) for asked in list(self._line)):
+                self._is_helped = False
+                mine.is_done = False
+                self._line.append(mine)
+                self._see_done(mine)
+        finally:
+            self._is_helped = False
 
     def close(self) -> None:
         """Wait until nobody is led any more. Nobody may call now."""
         self._helper.close()
 
 
-def _answer(batch: Iterable[Asked], own: Asked | None) -> None:
-    """Wake whoever waits for these."""
+def _nothing(_: Ledger) -> None:
+    """What the helper asks for itself."""
+
+
+def _tell(batch: Iterable[Asked]) -> None:
+    """Wake whoever waits for these; also when a strike falls into the midst of it."""
     of_loop: dict[asyncio.AbstractEventLoop, list[LoopAsked]] = {}
     for asked in batch:
+        if not asked.is_done:
+            continue
         if isinstance(asked, LoopAsked):
             of_loop.setdefault(asked.loop, []).append(asked)
-        elif asked is not own:
+        else:
             asked.wake()
     for loop, asked_there in of_loop.items():
         # Else the loop is closed, and so is who waited there.

@@ -25,11 +25,13 @@ class Helper:
     def ask(self, call: Callable[[], None]) -> None:
         """Have this called soon."""
         with self._mutex:
+            if self._thread is None:
+                thread = threading.Thread(target=self._main, name=self._name, daemon=True)
+                # The system may have no more threads, and then there is none here.
+                thread.start()
+                self._thread = thread
             self._waiting += 1
             self._calls.put(call)
-            if self._thread is None:
-                self._thread = threading.Thread(target=self._main, name=self._name, daemon=True)
-                self._thread.start()
 
     def _main(self) -> None:
         while True:

@@ -88,6 +88,8 @@ class Link:
         self._checkpointer: sqlite3.Connection | None = None
         self._pages = 0.0
         self._scale = 1.0
+        # COMMIT was begun, and whether it came through is not known before the next transaction.
+        self.is_committing = False
         self._shared_commits = 0
         self._is_pinned = False
         self._is_suspect = False
@@ -205,12 +207,16 @@ class Link:
             return self._transact(self.writer, step, soft=soft)
 
     def _transact(self, db: sqlite3.Connection, step: Callable[[sqlite3.Connection], R], *, soft: bool) -> R:
-        self.set_synchronous(soft=soft)
-        with_patience(lambda: db.execute("BEGIN IMMEDIATE"), self.path)
+        # Left open where a strike, Ctrl-C for one, fell into the end of the one before.
+        self.roll_back()
+        self.is_committing = False
         try:
+            self.set_synchronous(soft=soft)
+            with_patience(lambda: db.execute("BEGIN IMMEDIATE"), self.path)
             if self._is_suspect:
                 self._write_log_again()
             result = step(db)
+            self.is_committing = True
             if self.journal == "wal":
                 db.execute("COMMIT")
             else:
@@ -277,6 +283,8 @@ class Link:
         wal = self.journal == "wal"
         level = "NORMAL" if wal and (soft or self.options.durability == "relaxed") else "FULL"
         if level != self._synchronous:
+            # Not known, should a strike fall in between.
+            self._synchronous = ""
             self.writer.execute(f"PRAGMA synchronous = {level}")
             self._synchronous = level
 
@@ -359,9 +367,10 @@ class Link:
         if self._checkpointer is None:
             self._checkpointer = self._connect()
         other = self._checkpointer
-        self.set_synchronous(soft=False)
-        with_patience(lambda: self.writer.execute("BEGIN IMMEDIATE"), self.path)
+        self.roll_back()
         try:
+            self.set_synchronous(soft=False)
+            with_patience(lambda: self.writer.execute("BEGIN IMMEDIATE"), self.path)
             if self._is_suspect:
                 self._write_log_again()
             _, log, done = other.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()

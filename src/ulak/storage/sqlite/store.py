@@ -39,6 +39,24 @@ POLL_S = 1.0
 R = TypeVar("R")
 
 
+def _given_back(leases: Sequence[Lease]) -> Step | None:
+    """Hand back what was claimed for a caller that is gone."""
+    if not leases:
+        return None
+    settlements = [(lease, rules.give_back()) for lease in leases]
+    return lambda ledger: book.settle(ledger, settlements)
+
+
+def _taken_back(answer: list[int] | Full) -> Step | None:
+    """Take back what was stored for a caller that is gone."""
+    ids = [] if isinstance(answer, Full) else [x for x in answer if not isinstance(x, Duplicate)]
+    return (lambda ledger: book.unadd(ledger, ids)) if ids else None
+
+
+def _settles_nothing(settlements: Sequence[Settlement], *_: Any, **__: Any) -> bool:  # noqa: ANN401 - as `_turn`
+    return not settlements
+
+
 def _adds(_: SqliteStore, queue: str, drafts: Sequence[Draft], *, known_only: bool = False) -> Merge | None:
     if known_only:
         return None
@@ -79,8 +97,8 @@ class SqliteStore(Engine):
             # Never blocks; or the connection belongs to the loop's thread.
             return getattr(self, name)(*args, **kwargs)
         kwargs.pop("connection", None)
-        ask = getattr(getattr(type(self), _STEPS.get(name, name)), "ask", None)
-        if ask is None:
+        operation: Any = getattr(type(self), _STEPS.get(name, name))
+        if not hasattr(operation, "ask"):
             return await self.in_reader(functools.partial(getattr(self, name), *args, **kwargs))
         if name in _CLAIMS:
             queues = args[0] if name == "claim" else args[1]
@@ -89,7 +107,7 @@ class SqliteStore(Engine):
                 return [] if name == "claim" else ([], [])
             if self.others.own is None:
                 await self.in_reader(self.others.join)
-        return await self.group.acall(ask(self, LoopAsked, args, kwargs), undo=_UNDO.get(name))
+        return await self.group.acall(operation.ask(self, LoopAsked, args, kwargs), undo=operation.undo)
 
     # Operations
 
@@ -106,7 +124,7 @@ class SqliteStore(Engine):
             return self._add(queue, drafts, known_only=known_only)
         return self._joined(connection, lambda ledger: book.add(ledger, queue, drafts))
 
-    @writes(merge=_adds)
+    @writes(merge=_adds, undo=_taken_back)
     def _add(
         self, ledger: Ledger, queue: str, drafts: Sequence[Draft], *, known_only: bool = False
     ) -> list[int] | Full:
@@ -124,7 +142,7 @@ class SqliteStore(Engine):
         self.others.join()
         return self._claim(queues, limit, worker=worker, lease_s=lease_s, tasks=tasks)
 
-    @writes(soft=always)
+    @writes(soft=always, undo=_given_back)
     def _claim(
         self,
         ledger: Ledger,
@@ -177,7 +195,11 @@ class SqliteStore(Engine):
         self.others.join()
         return self._turn(settlements, queues, limit, worker=worker, lease_s=lease_s, tasks=tasks)
 
-    @writes(soft=lambda settlements, *_, **__: not settlements, merge=_turns)
+    @writes(
+        soft=lambda settlements, *_, **__: not settlements,
+        merge=_turns,
+        undo=lambda answer: _given_back(answer[1]),
+    )
     def _turn(
         self,
         ledger: Ledger,
@@ -365,24 +387,5 @@ class SqliteStore(Engine):
         return line
 
 
-def _given_back(leases: Sequence[Lease]) -> Step | None:
-    """Hand back what was claimed for a caller that is gone."""
-    if not leases:
-        return None
-    settlements = [(lease, rules.give_back()) for lease in leases]
-    return lambda ledger: book.settle(ledger, settlements)
-
-
-def _taken_back(answer: list[int] | Full) -> Step | None:
-    """Take back what was stored for a caller that is gone."""
-    ids = [] if isinstance(answer, Full) else [x for x in answer if not isinstance(x, Duplicate)]
-    return (lambda ledger: book.unadd(ledger, ids)) if ids else None
-
-
 _STEPS = {"add": "_add", "claim": "_claim", "settle": "_settle", "turn": "_turn"}
 _CLAIMS = frozenset({"claim", "turn"})
-_UNDO: Mapping[str, Callable[[Any], Step | None]] = {
-    "add": _taken_back,
-    "claim": _given_back,
-    "turn": lambda answer: _given_back(answer[1]),
-}

@@ -68,8 +68,14 @@ class Watcher:
         with self._mutex:
             self._wanted.set()
             if self._thread is None and not self._ends:
-                self._thread = threading.Thread(target=self._main, name="ulak-watch", daemon=True)
-                self._thread.start()
+                thread = threading.Thread(target=self._main, name="ulak-watch", daemon=True)
+                self._thread = thread
+                try:
+                    thread.start()
+                except RuntimeError:
+                    # The system has no more threads. Who waits looks by itself, less often.
+                    self._thread = None
+                    self._wanted.clear()
 
     def close(self) -> None:
         """Watch no more."""
