@@ -10,6 +10,8 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
+import msgspec
+
 from ulak.core import rules
 from ulak.core.job import (
     ENDED,
@@ -249,14 +251,18 @@ def turn_together(
 
 
 def unadd(ledger: Ledger, ids: Sequence[int]) -> None:
-    """Take back jobs whose caller was cancelled meanwhile, unless somebody has touched them."""
+    """Take back jobs whose caller was cancelled meanwhile, unless somebody has touched them.
+
+    Not those with a key: somebody else may have been told that they are stored.
+    """
     for job_id in ids:
         job = find(ledger, job_id)
         row = None if job is None else ledger.by_id(job.queue_id)
         if job is None or row is None or job.number not in (READY, SCHEDULED) or job.delivery:
             continue
+        if job.unique_key is not None or job.idempotency_key is not None:
+            continue
         ledger.db.execute("DELETE FROM jobs WHERE id = ?", (job_id,))
-        ledger.db.execute("DELETE FROM keys WHERE queue = ? AND job = ?", (row.id, job_id))
         # As if it had never come, in the totals too.
         ledger.removed(row, job.number)
         row.left -= 1
@@ -421,13 +427,18 @@ def _lease(
 
 def bury(ledger: Ledger, row: QueueRow | None, job_id: int, why: str) -> None:
     """End a job whose row cannot be read, and say why; its bytes stay as they are."""
-    (was,) = ledger.db.execute("SELECT state FROM jobs WHERE id = ?", (job_id,)).fetchone()
-    attempt = Attempt(
-        0, 0, "", ledger.now_at, ledger.now_at, Cause.UNDECODABLE, Failure("UnreadableRow", why)
-    )
+    job = find(ledger, job_id)
+    assert job is not None
+    was = job.number
+    try:
+        history = history_of(job.history)
+    except UnreadableError:
+        history = ()
+    failure = Failure("UnreadableRow", why)
+    attempt = msgspec.structs.replace(job.ended(Cause.UNDECODABLE, ledger.now_at), error=failure)
     ledger.db.execute(
         "UPDATE jobs SET state = 5, ended_at = ?, history = ? WHERE id = ?",
-        (ledger.now_at, history_bytes((attempt,)), job_id),
+        (ledger.now_at, history_bytes(rules.remember(history, attempt)), job_id),
     )
     ledger.rows_changed += 1
     if row is not None:

@@ -109,7 +109,8 @@ class Engine:
         self.options = options
         self.uid = ""
         self.epoch = 0
-        self._asked_path = path
+        # As it is meant now, whatever directory a forked child works in.
+        self._asked_path = Path(path).absolute()
         self._link: Link | None = None
         self._lines: dict[tuple[Until, str], WaitLine] = {}
         self._is_open = False
@@ -134,6 +135,13 @@ class Engine:
         assert self._link is not None
         return self._link
 
+    @property
+    def others(self) -> Others:
+        """Who else has the file open, as this process sees it."""
+        if self._link is None:
+            self._connect()
+        return self._others
+
     # Opening and closing
 
     def open(self) -> None:
@@ -149,7 +157,7 @@ class Engine:
             if self._link is not None:
                 return
             schema.check_library()
-            path = check_place(Path(self._asked_path).absolute())
+            path = check_place(self._asked_path)
             create_private(path)
             # Before anything is written, for it may be somebody else's.
             with contextlib.closing(connect_to_look(str(path))) as db:
@@ -163,7 +171,7 @@ class Engine:
             self._reserve = Reserve(str(path), WAL_BYTES if link.journal == "wal" else JOURNAL_BYTES)
             self._reserve.hold()
             self._presence = Presence(path.with_name(f"{path.name}-workers"))
-            self.others = Others(self, self._presence)
+            self._others = Others(self, self._presence)
             self._watcher = Watcher(str(path), self._lines)
             self._link = link
 
@@ -185,7 +193,7 @@ class Engine:
                 return
             self._watcher.close()
             try:
-                self.others.leave()
+                self._others.leave()
             except UlakError as error:
                 _log.warning("the store closes without saying so to others: %s", error)
             self.group.close()
@@ -227,6 +235,8 @@ class Engine:
             else:
                 _log.warning("a process forked amid a transaction; its child must not use the store")
                 _left_behind.append(link)
+            # Its lock is the parent's, and so is its file.
+            self._presence.after_fork()
         self._link = None
         self._lines.clear()
         self._start()
@@ -351,6 +361,16 @@ class Engine:
                 line.ring(wakeups)
         for queue, dead in ledger.dead_pruned.items():
             _log.info("queue %s: %d dead jobs removed by retention", queue, dead)
+
+    def in_background(self, call: Callable[[], object]) -> None:
+        """Have this called in a thread of the store's, where nobody waits for it."""
+
+        def run() -> None:
+            with contextlib.suppress(UlakError):
+                call()
+
+        with contextlib.suppress(RuntimeError):
+            self._reader.ask(run)
 
     async def in_reader(self, call: Callable[[], R]) -> R:
         """What is no step of a transaction, for an event loop: in a thread of the store's."""

@@ -99,7 +99,8 @@ class LoopAsked(Asked):
         """Wait for the end through every cancellation; None if it was an error."""
         while not self.is_told:
             self.future = self.loop.create_future()
-            with contextlib.suppress(asyncio.CancelledError):
+            # What it raises, if anything, is for nobody: its caller is gone.
+            with contextlib.suppress(asyncio.CancelledError, Exception):
                 await self.future
         return self.result
 

@@ -324,16 +324,22 @@ class Link:
         """
         if self.journal != "wal":
             return
-        self._pages += (COMMIT_PAGES + rows) * self._scale
-        is_due = self._pages >= CHECKPOINT_PAGES
+        is_due = self.fill(rows)
         if not (is_due or is_alone):
             self._shared_commits += 1
             is_due = self._shared_commits % LOOK_COMMITS == 0 and self._log_bytes() > LOG_BYTES
         if is_due:
-            self._pages = 0
             # It is not needed now, so whoever is in the way may stay there.
             with contextlib.suppress(UlakError):
                 self.checkpoint()
+
+    def fill(self, rows: int) -> bool:
+        """Count what a transaction writes to the log; whether it is time to write that back."""
+        self._pages += (COMMIT_PAGES + rows) * self._scale
+        if self.journal != "wal" or self._pages < CHECKPOINT_PAGES:
+            return False
+        self._pages = 0
+        return True
 
     def _log_bytes(self) -> int:
         """How long the log's file is: at most JOURNAL_SIZE_LIMIT if it was begun anew since it was longer."""

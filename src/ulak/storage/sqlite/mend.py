@@ -32,7 +32,7 @@ def mend(ledger: Ledger, limit: int) -> None:
     for job_id, queue_id in _wrong(ledger, last, limit):
         row = ledger.by_id(queue_id)
         bury(ledger, row, job_id, "its state is unknown" if row else "its queue is unknown")
-    for queue_id in range(1, last + 1):
+    for (queue_id,) in ledger.db.execute("SELECT id FROM queues WHERE id > 0").fetchall():
         row = ledger.by_id(queue_id)
         if row is not None:
             for (job_id,) in ledger.db.execute(

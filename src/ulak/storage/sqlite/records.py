@@ -115,8 +115,11 @@ class QueueRow(msgspec.Struct, gc=False):
 
     @property
     def backoff(self) -> Backoff | None:
-        """The policy of its jobs that have none of their own."""
-        return backoff_of(self.backoff_text)
+        """The policy of its jobs that have none of their own; none, if what is stored cannot be read."""
+        try:
+            return backoff_of(self.backoff_text)
+        except UnreadableError:
+            return None
 
     @property
     def settings(self) -> Settings:
@@ -178,7 +181,11 @@ def backoff_of(text: str | None) -> Backoff | None:
 
 @lru_cache(maxsize=256)
 def _retention_of(text: str | None) -> Retention | None:
-    return None if text is None else msgspec.json.decode(text, type=Retention)
+    """A stored retention; the default, if it cannot be read."""
+    try:
+        return None if text is None else msgspec.json.decode(text, type=Retention)
+    except (msgspec.MsgspecError, UlakError, ValueError):
+        return None
 
 
 def text_of(value: Backoff | Retention | None) -> str | None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import math
 import os
+import secrets
 from pathlib import Path
 
 from ulak.clock import MACHINE
@@ -45,9 +46,10 @@ class Reserve:
         """Set it aside, unless it is; False if there is no room for it."""
         if self.is_there():
             return True
-        unfinished = self._path.with_suffix(f".{os.getpid()}")
+        unfinished = self._path.with_name(f"{self._path.name}.{secrets.token_hex(8)}")
+        flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
         try:
-            fd = os.open(unfinished, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+            fd = os.open(unfinished, flags, 0o600)
             try:
                 if hasattr(os, "posix_fallocate"):
                     os.posix_fallocate(fd, 0, self._bytes)

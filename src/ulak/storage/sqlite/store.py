@@ -131,7 +131,16 @@ class SqliteStore(Engine):
         return book.add(ledger, queue, drafts, known_only=known_only)
 
     def _joined(self, connection: object, step: Callable[[Ledger], R]) -> R:
-        return run_joined(connection, self.link.path, self.clock, step)
+        link = self.link
+
+        def counted(ledger: Ledger) -> R:
+            answer = step(ledger)
+            if link.fill(ledger.rows_changed):
+                # Later and in another thread: while this transaction is open, nothing can be written back.
+                self.in_background(link.checkpoint)
+            return answer
+
+        return run_joined(connection, link.path, self.clock, counted)
 
     def claim(
         self, queues: Sequence[str], limit: int, *, worker: str, lease_s: float, tasks: Tasks | None = None
@@ -195,11 +204,7 @@ class SqliteStore(Engine):
         self.others.join()
         return self._turn(settlements, queues, limit, worker=worker, lease_s=lease_s, tasks=tasks)
 
-    @writes(
-        soft=lambda settlements, *_, **__: not settlements,
-        merge=_turns,
-        undo=lambda answer: _given_back(answer[1]),
-    )
+    @writes(soft=_settles_nothing, merge=_turns, undo=lambda answer: _given_back(answer[1]))
     def _turn(
         self,
         ledger: Ledger,

@@ -41,7 +41,9 @@ class WatchedLine(WaitLine):
     def join(self, signal: Signal) -> None:
         """Stand at the end of the line, and have the file watched."""
         super().join(signal)
-        self._begin()
+        # Without it the waiter looks by itself, less often.
+        with contextlib.suppress(RuntimeError):
+            self._begin()
 
 
 class Watcher:
