@@ -51,6 +51,8 @@ class AsyncQueue(Handle):
         **options: Unpack[JobOptions],
     ) -> int:
         """As `Queue.enqueue`."""
+        if connection is not None:
+            self._check_joinable()
         self._open()
         answer: int = await _now(
             self._ways.enqueue(payload, priority, timeout=timeout, connection=connection, **options)
@@ -83,6 +85,8 @@ class AsyncQueue(Handle):
 
     async def ack(self, lease: Lease, *, connection: object | None = None) -> Outcome:
         """As `Queue.ack`."""
+        if connection is not None:
+            self._check_joinable()
         self._open()
         outcome: Outcome = await _now(self._ways.ack(lease, connection=connection))
         return outcome

@@ -80,7 +80,9 @@ _DIGITS_MAX = 20
 class Handle:
     """One handle on one queue. Making it does no I/O; the first call opens the store.
 
-    url: `memory://` (a private store) or `memory://name` (shared by name inside the process).
+    url: `memory://` (a private store), `memory://name` (shared by name inside the process), or
+    `sqlite:///path` (one file, for every process of the machine; options `?durability=relaxed`,
+    `?journal=truncate`).
     name: the queue. max_attempts: runs a job gets at most, unless it says otherwise.
     visibility_timeout: length of a lease. capacity: most open jobs; stored when the queue is made.
     backoff, retention: likewise.
@@ -161,6 +163,14 @@ class Handle:
                     wanted,
                     name,
                 )
+
+    def _check_joinable(self) -> None:
+        """Raises ArgumentError where opening the store would wait for the caller's own transaction."""
+        if self._local_store is None and not self._closed:
+            raise ArgumentError(
+                f"connection= needs queue {self.name!r} to be open, and this call is its first: opening may "
+                f"have to write\n  open it before the transaction begins: with Queue(...) as q, or any call"
+            )
 
     def _start_closing(self) -> LocalStore | None:
         """Refuse all further calls; what is left to close, for the first caller only."""

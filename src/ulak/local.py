@@ -8,7 +8,7 @@ import threading
 import weakref
 from types import TracebackType
 from typing import Self
-from urllib.parse import parse_qsl
+from urllib.parse import parse_qsl, unquote
 
 from ulak.clock import MACHINE, SYSTEM, Clock
 from ulak.core.store import Store, Until
@@ -258,12 +258,18 @@ def file_of(url: str) -> tuple[str, dict[str, str]]:
     """
     place, _, query = url.partition("?")
     host, slash, path = place.removeprefix("sqlite://").partition("/")
+    path = unquote(path)
+    if path.startswith(":"):
+        raise ConfigError(f"there is no sqlite store named {path[:20]!r}; in memory it is 'memory://'")
     if host or not slash or not path or "\0" in path or "#" in path:
         raise ConfigError(
             "a SQLite store's URL is 'sqlite:///jobs.db', relative to the current directory, or "
             "'sqlite:////var/lib/app/jobs.db'"
         )
-    options = dict(parse_qsl(query, keep_blank_values=True))
+    given = parse_qsl(query, keep_blank_values=True)
+    options = dict(given)
+    if len(options) < len(given):
+        raise ConfigError("an option of sqlite:// is given twice")
     for name, value in options.items():
         allowed = _FILE_OPTIONS.get(name)
         if allowed is None:

@@ -67,6 +67,8 @@ class Queue(Handle):
         Returns a `Duplicate` (an int: the existing id) if a job stands for its key already.
         Raises QueueFull, Closed, WouldDeadlock, ArgumentError, PayloadError; nothing was stored then.
         """
+        if connection is not None:
+            self._check_joinable()
         self._open()
         answer: int = self._ways.enqueue(payload, priority, timeout=timeout, connection=connection, **options)
         return answer
@@ -106,6 +108,8 @@ class Queue(Handle):
         connection: finish it in the transaction that is open on this sqlite3.Connection to the store's own
         file, so that it counts exactly if that commits. Raises LeaseLost in place of STALE then.
         """
+        if connection is not None:
+            self._check_joinable()
         self._open()
         outcome: Outcome = self._ways.ack(lease, connection=connection)
         return outcome

@@ -67,10 +67,17 @@ def _thread_ways(store: Store, view: View, general: Ways, *, max_attempts: int) 
     local, queue, uid = view.local, view.local.name, store.uid
     room = cast("WaitLine", store.line(Until.ROOM, queue))
 
-    def enqueue(payload: object, priority: int = 0, *, timeout: Any = None, **options: Any) -> Any:  # noqa: ANN401 - as Queue.enqueue
-        is_plain = not any(value is not None for value in options.values()) if options else True
-        if not is_plain or timeout is not None or local.finished or view.closed or room.waiting:
-            return general.enqueue(payload, priority, timeout=timeout, **options)
+    def enqueue(
+        payload: object,
+        priority: int = 0,
+        *,
+        timeout: Any = None,  # noqa: ANN401 - as Queue.enqueue
+        connection: object | None = None,
+        **options: Any,  # noqa: ANN401
+    ) -> Any:  # noqa: ANN401
+        is_plain = not options and timeout is None and connection is None
+        if not is_plain or local.finished or view.closed or room.waiting:
+            return general.enqueue(payload, priority, timeout=timeout, connection=connection, **options)
         if type(priority) is not int or not PRIORITY_MIN <= priority <= PRIORITY_MAX:
             return general.enqueue(payload, priority)
         body, tag = codec.encode(payload)

@@ -34,6 +34,7 @@ from ulak.core.store import (
     Fired,
     Keep,
     Redrive,
+    Refusal,
     Retention,
     Settings,
     Store,
@@ -346,3 +347,12 @@ def test_a_waiter_for_room_is_woken_by_an_operator(store: Store, way: str) -> No
         case _:
             store.configure(Q, Change(capacity=2))
     assert signal.is_set()
+
+
+def test_an_act_that_makes_retention_forget_another_job_answers_for_both(store: Store) -> None:
+    store.configure(Q, Change(retention=keep(cancelled=Keep(1, DAY_S))))
+    first, second = put(store, draft(), draft())
+    store.amend([second], Cancel())
+    changed = store.amend(Filter(queue=Q), Cancel())
+    assert changed.done == (first,)
+    assert changed.refused == {Refusal.STATE: (second,)}

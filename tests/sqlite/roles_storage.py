@@ -212,6 +212,7 @@ def live_and_die(parent: Parent, url: str, seed: int, lives: int) -> None:
     for number in range(lives):
         _in_a_fork(_live, url, random.Random(seed + number))
         parent.say("killed")
+        parent.wait_for("go")
 
 
 def _live(url: str, rng: random.Random) -> None:

@@ -296,6 +296,7 @@ def test_O1_counts_equal_a_recount_whatever_was_done_and_wherever_its_process_wa
             assert totals.failed == totals.retries + totals.dead_lettered + totals.cut
             ended = totals.succeeded + totals.dead_lettered + totals.cancelled + totals.expired
             assert totals.enqueued + totals.redriven == ended + totals.deleted + counts.open
+            living.tell("go")
         assert living.ended() == 0
     # It was no idle run.
     seen = Counter({name: getattr(totals, name) for name in totals.__struct_fields__})

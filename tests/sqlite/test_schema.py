@@ -162,7 +162,7 @@ def test_T16_an_older_file_is_refused_by_workers_and_names_how_it_becomes_this_v
     make_store(path)
     before = path.read_bytes()
     monkeypatch.setattr(schema, "VERSION", NEWER)
-    with pytest.raises(SchemaError, match=r"schema 1, and this ulak works with 2\n.*migrate\(\)"):
+    with pytest.raises(SchemaError, match=r"schema 1, and this ulak works with 2\n.*restore"):
         Queue(f"sqlite:///{path}", "mail").counts()
     assert path.read_bytes() == before
     monkeypatch.undo()

@@ -346,7 +346,10 @@ class MemoryStore:
         now_at = self.clock.calendar()
         for job_id, row in self._chosen(which, queue):
             refusal: Refusal | None = Refusal.NOT_FOUND
-            if row is not None:
+            if row is not None and row.state is None:
+                # It had ended, and an act on another job has let retention forget it.
+                refusal = Refusal.STATE
+            elif row is not None:
                 refusal = act_on(self._shelves[row.spec.queue], row, act, now_at=now_at, force=force)
             if refusal is None:
                 done.append(job_id)

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, TypeVar
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 import msgspec
 
@@ -57,8 +57,6 @@ from ulak.storage.sqlite.records import (
     job_row,
     work_of,
 )
-
-R = TypeVar("R")
 
 EXPIRE_MAX = 1_000
 PROMOTE_MAX = 5_000
@@ -200,56 +198,6 @@ def _remember_keys(ledger: Ledger, row: QueueRow, drafts: Sequence[Draft], answe
             )
 
 
-def add_together(ledger: Ledger, queue: str, calls: Sequence[Sequence[Draft]]) -> list[list[int] | Full]:
-    """Several calls of `add` in one, where that comes to the same: there is room for all, and no keys."""
-    row = ledger.queue(queue)
-    tidy(ledger, row)
-    drafts = [draft for call in calls for draft in call]
-    is_plain = all(draft.unique_key is None and draft.idempotency_key is None for draft in drafts)
-    if not is_plain or (row.capacity is not None and row.open + len(drafts) > row.capacity):
-        return [add(ledger, queue, call) for call in calls]
-    ids = add(ledger, queue, drafts)
-    assert not isinstance(ids, Full)
-    return list(_parts(ids, [len(call) for call in calls]))
-
-
-def _parts(answers: Sequence[R], lengths: Iterable[int]) -> Iterator[list[R]]:
-    """The answers of several calls, from those of all of them."""
-    start = 0
-    for length in lengths:
-        yield list(answers[start : start + length])
-        start += length
-
-
-def settle_together(ledger: Ledger, calls: Sequence[Sequence[Settlement]]) -> list[list[Settled]]:
-    """Several calls of `settle` in one."""
-    settlements = [settlement for call in calls for settlement in call]
-    if len(calls) == 1 or len(settlements) < 2 or not _are_plain(settlements):
-        answers = settle(ledger, settlements)
-    elif _ack_all(ledger, settlements):
-        answers = [State.SUCCEEDED] * len(settlements)
-    else:
-        raise NotAlikeError
-    return list(_parts(answers, map(len, calls)))
-
-
-def turn_together(
-    ledger: Ledger,
-    calls: Sequence[tuple[Sequence[Settlement], int]],
-    queues: Sequence[str],
-    grant: Grant,
-    tasks: Tasks | None,
-) -> list[tuple[list[Settled], list[Lease]]]:
-    """Several calls of `turn` in one: all settle, then claim, those that came first before others."""
-    settled = settle_together(ledger, [settlements for settlements, _ in calls])
-    leases: list[Lease] = []
-    limit = sum(limit for _, limit in calls)
-    for queue in queues:
-        leases += claim(ledger, queue, limit - len(leases), grant, tasks=tasks)
-    shares = _parts(leases, [limit for _, limit in calls])
-    return list(zip(settled, shares, strict=True))
-
-
 def unadd(ledger: Ledger, ids: Sequence[int]) -> None:
     """Take back jobs whose caller was cancelled meanwhile, unless somebody has touched them.
 
@@ -354,9 +302,11 @@ def claim(ledger: Ledger, queue: str, limit: int, grant: Grant, *, tasks: Tasks 
     promote(ledger, row)
     leases: list[Lease] = []
     while len(leases) < limit:
-        found = _candidates(ledger, row, limit - len(leases), tasks)
+        wanted = limit - len(leases)
+        found = _candidates(ledger, row, wanted, tasks)
         leases += _lease(ledger, row, found, grant)
-        if len(found) < limit or len(leases) == limit:
+        # Fewer than asked for: there are no more. Else some could not be leased, and others take their place.
+        if len(found) < wanted:
             break
     return leases
 
@@ -452,9 +402,9 @@ def bury(ledger: Ledger, row: QueueRow | None, job_id: int, why: str) -> None:
 
 def settle(ledger: Ledger, settlements: Sequence[Settlement]) -> list[Settled]:
     """Apply verdicts, one answer per settlement."""
-    if len(settlements) > 1 and _are_plain(settlements):
+    if len(settlements) > 1 and are_plain(settlements):
         ledger.db.execute("SAVEPOINT acks")
-        done = _ack_all(ledger, settlements)
+        done = ack_all(ledger, settlements)
         if not done:
             ledger.db.execute("ROLLBACK TO acks")
         ledger.db.execute("RELEASE acks")
@@ -463,19 +413,16 @@ def settle(ledger: Ledger, settlements: Sequence[Settlement]) -> list[Settled]:
     return [_settle(ledger, lease, verdict) for lease, verdict in settlements]
 
 
-class NotAlikeError(Exception):
-    """Calls that were done in one have to be done apart: what was done is to be rolled back."""
-
-
 def _is_plain(verdict: Verdict) -> bool:
     return isinstance(verdict, Done) and verdict.result is None and verdict.cause is Cause.ACK
 
 
-def _are_plain(settlements: Sequence[Settlement]) -> bool:
+def are_plain(settlements: Sequence[Settlement]) -> bool:
+    """Whether these are all plain acks."""
     return all(_is_plain(verdict) for _, verdict in settlements)
 
 
-def _ack_all(ledger: Ledger, settlements: Sequence[Settlement]) -> bool:
+def ack_all(ledger: Ledger, settlements: Sequence[Settlement]) -> bool:
     """Finish many jobs by one statement; False, and to be rolled back, if a lease is not current any more."""
     done = ledger.db.executemany(
         _ACK, [(ledger.now_at, lease.work.id, lease.delivery) for lease, _ in settlements]

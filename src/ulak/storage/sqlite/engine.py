@@ -7,7 +7,6 @@ import contextlib
 import functools
 import logging
 import sqlite3
-import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Concatenate, ParamSpec, TypeVar
@@ -121,7 +120,6 @@ class Engine:
         """What belongs to one process."""
         self.group = Group(self._run_all, self._is_unknown)
         self._known = Known()
-        self._opening = threading.RLock()
         self._reader = Helper("ulak-read")
 
     @property
@@ -129,7 +127,7 @@ class Engine:
         """The open connections. Raises Closed if there are none."""
         if self._link is None:
             if not self._is_open:
-                raise Closed("this store is closed")
+                raise Closed("this store is closed; make another handle on it")
             # In a forked child.
             self._connect()
         assert self._link is not None
@@ -146,14 +144,14 @@ class Engine:
 
     def open(self) -> None:
         """Open the file, made if it is absent. Raises ConfigError, SchemaError, StorageUnavailable."""
-        with self._opening:
+        with forks.opening:
             if self._is_open:
                 return
             self._connect()
             self._is_open = True
 
     def _connect(self) -> None:
-        with self._opening:
+        with forks.opening:
             if self._link is not None:
                 return
             schema.check_library()
@@ -169,7 +167,6 @@ class Engine:
                 link.close()
                 raise
             self._reserve = Reserve(str(path), WAL_BYTES if link.journal == "wal" else JOURNAL_BYTES)
-            self._reserve.hold()
             self._presence = Presence(path.with_name(f"{path.name}-workers"))
             self._others = Others(self, self._presence)
             self._watcher = Watcher(str(path), self._lines)
@@ -187,7 +184,7 @@ class Engine:
 
     def close(self) -> None:
         """Let go of all handles; idempotent."""
-        with self._opening:
+        with forks.opening:
             was_open, self._is_open = self._is_open, False
             if not was_open or self._link is None:
                 return
@@ -311,7 +308,7 @@ class Engine:
     def _run_plainly(self, batch: list[Asked], ledger: Ledger) -> None:
         for alike in _alike(batch):
             first = alike[0]
-            ledger.find_room = functools.partial(self._find_room, alike, refuses_new=False)
+            ledger.find_room = functools.partial(self.find_room, alike)
             try:
                 if len(alike) == 1 or first.merge is None:
                     first.result = first.step(ledger)
@@ -329,7 +326,7 @@ class Engine:
         """The same with a savepoint for each, so that what one has done is undone alone."""
         db = ledger.db
         for asked in batch:
-            ledger.find_room = functools.partial(self._find_room, [asked], refuses_new=refuses_new)
+            ledger.find_room = functools.partial(self.find_room, [asked], refuses_new=refuses_new)
             saved = ledger.saved()
             db.execute("SAVEPOINT caller")
             try:
@@ -343,7 +340,7 @@ class Engine:
                 asked.error = self.link.explained(error)
             db.execute("RELEASE caller")
 
-    def _find_room(self, askers: Sequence[Asked], *, refuses_new: bool) -> None:
+    def find_room(self, askers: Sequence[Asked] = (), *, refuses_new: bool = False) -> None:
         """Called before new jobs are stored. Raises StorageFull if they would take what is set aside."""
         for asked in askers:
             asked.grows = True

@@ -9,6 +9,7 @@ locks, since record locks belong to a process.
 from __future__ import annotations
 
 import os
+import threading
 import weakref
 from typing import Protocol
 
@@ -26,6 +27,10 @@ class Forked(Protocol):
         """Begin anew. stopped: nobody was inside the library."""
 
 
+opening = threading.RLock()
+"""Held while a store opens or closes, and while a process forks: what a fork catches half open, its child
+could neither use nor close."""
+
 _stores: weakref.WeakSet[Forked] = weakref.WeakSet()
 _stopped: list[Forked] = []
 
@@ -36,15 +41,19 @@ def watch(store: Forked) -> None:
 
 
 def _before() -> None:
+    opening.acquire()
     _stopped.extend(store for store in list(_stores) if store.before_fork())
 
 
 def _in_parent() -> None:
     while _stopped:
         _stopped.pop().after_fork_in_parent()
+    opening.release()
 
 
 def _in_child() -> None:
+    global opening  # noqa: PLW0603 - one a process
+    opening = threading.RLock()
     for store in list(_stores):
         store.after_fork_in_child(stopped=store in _stopped)
     _stopped.clear()

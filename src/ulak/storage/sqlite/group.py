@@ -87,13 +87,14 @@ class Asked:
 class LoopAsked(Asked):
     """A call of an event loop. is_told: its loop knows that it is done."""
 
-    __slots__ = ("future", "is_told", "loop")
+    __slots__ = ("future", "is_told", "look", "loop")
 
     def __init__(self, step: Step, *, soft: bool, merge: Merge | None = None) -> None:
         super().__init__(step, soft=soft, merge=merge)
         self.loop = asyncio.get_running_loop()
         self.future: asyncio.Future[Any] = self.loop.create_future()
         self.is_told = False
+        self.look: asyncio.TimerHandle | None = None
 
     async def outlast(self) -> Any:  # noqa: ANN401 - what the step returned
         """Wait for the end through every cancellation; None if it was an error."""
@@ -172,7 +173,7 @@ class Group:
                     if not asked.is_done:
                         asked.error = StorageUnavailable(
                             "the thread that wrote this together with its own call was struck; "
-                            "whether it was stored is unknown"
+                            "whether it was stored is unknown: look, or repeat it under its idempotency key"
                         )
                         asked.is_done = True
             raise
@@ -203,8 +204,13 @@ class Group:
             if undo is not None and asked.error is None and (back := undo(result)) is not None:
                 undoing = LoopAsked(back, soft=False)
                 self._put(undoing)
-                await undoing.outlast()
+                try:
+                    await undoing.outlast()
+                finally:
+                    _look_no_more(undoing)
             raise
+        finally:
+            _look_no_more(asked)
 
     def _put(self, asked: LoopAsked) -> None:
         self._line.append(asked)
@@ -213,6 +219,20 @@ class Group:
         except BaseException:
             asked.is_dropped = True
             raise
+        asked.look = asked.loop.call_later(LOOK_AGAIN_S, self._look_again, asked)
+
+    def _look_again(self, asked: LoopAsked) -> None:
+        """As a thread does now and then: whoever was to tell, or to lead, may have been struck."""
+        if asked.is_told:
+            return
+        if asked.is_done:
+            _resolve([asked])
+            return
+        if hasattr(self._lead, "open"):
+            self._is_helped = False
+            with contextlib.suppress(RuntimeError):
+                self._want_helper()
+        asked.look = asked.loop.call_later(LOOK_AGAIN_S, self._look_again, asked)
 
     def _want_helper(self) -> None:
         if not self._is_helped:
@@ -226,18 +246,23 @@ class Group:
     def _help(self) -> None:
         """Lead as long as there are calls of event loops, in the store's own thread."""
         mine = Asked(_nothing, soft=True)
-        try:
-            while any(isinstance(asked, LoopAsked) for asked in list(self._line)):
-                self._is_helped = False
-                mine.is_done = False
-                self._line.append(mine)
-                self._see_done(mine)
-        finally:
+        while True:
+            # Before the look: whoever comes after it asks again.
             self._is_helped = False
+            if not any(isinstance(asked, LoopAsked) for asked in list(self._line)):
+                return
+            mine.is_done = False
+            self._line.append(mine)
+            self._see_done(mine)
 
     def close(self) -> None:
         """Wait until nobody is led any more. Nobody may call now."""
         self._helper.close()
+
+
+def _look_no_more(asked: LoopAsked) -> None:
+    if asked.look is not None:
+        asked.look.cancel()
 
 
 def _nothing(_: Ledger) -> None:

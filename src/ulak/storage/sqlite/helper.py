@@ -43,6 +43,8 @@ class Helper:
                         self._thread = None
                         return
                 continue
+            if call is _end:
+                return
             try:
                 call()
             except BaseException:  # noqa: BLE001 - whatever struck this thread, others wait for it
@@ -51,10 +53,14 @@ class Helper:
                 self._waiting -= 1
 
     def close(self) -> None:
-        """Wait until what was asked is done. Nobody may ask any more."""
+        """Wait until what was asked is done, and end the thread. Nobody may ask any more."""
         with self._mutex:
-            thread = self._thread
+            thread, self._thread = self._thread, None
+            if thread is not None:
+                self._calls.put(_end)
         if thread is not None and thread is not threading.current_thread():
-            done = threading.Event()
-            self.ask(done.set)
-            done.wait()
+            thread.join()
+
+
+def _end() -> None:
+    """What a thread is told, to end."""

@@ -41,6 +41,10 @@ _COUNTED = {
     EXPIRED: "expired",
 }
 _OPEN_MAX = HELD
+
+TRIM_MAX = 5_000
+"""How many ended jobs of a state one transaction forgets, after a queue's retention was lowered, say."""
+
 _NOBODY = -1
 _PLACE = {number: COUNTERS.index(name) for number, name in _COUNTED.items()}
 _ENDED_NUMBERS = tuple(sorted(NUMBER[state] for state in ENDED))
@@ -178,7 +182,10 @@ class Ledger:
         """The last id given out."""
         last_id = self._known.last_id
         if last_id is None:
-            (last_id,) = self.db.execute("SELECT last_id FROM queues WHERE id = 0").fetchone()
+            # The larger of both: a stranger may have put in a row with an id that was yet to come.
+            (last_id,) = self.db.execute(
+                "SELECT max(last_id, (SELECT coalesce(max(id), 0) FROM jobs)) FROM queues WHERE id = 0"
+            ).fetchone()
             self._known.last_id = last_id
         return cast("int", last_id)
 
@@ -247,7 +254,8 @@ class Ledger:
         for number in _ENDED_NUMBERS:
             kept = getattr(row, _COUNTED[number])
             if kept > before[_PLACE[number]]:
-                gone += self.forget(row, number, kept - row.retention.of(STATES[number]).count)
+                beyond = kept - row.retention.of(STATES[number]).count
+                gone += self.forget(row, number, min(beyond, TRIM_MAX))
         return gone
 
     def forget(self, row: QueueRow, number: int, limit: int, *, before_at: float | None = None) -> int:

@@ -131,7 +131,7 @@ class Link:
         if self._is_suspect:
             with contextlib.suppress(UlakError):
                 self.transact(lambda _: None, soft=True)
-        with self._read_lock, self._write_lock:
+        with self._write_lock, self._read_lock:
             self._is_closed = True
             for db in (self.reader, self._checkpointer, self.writer):
                 if db is not None:
@@ -195,7 +195,7 @@ class Link:
 
     def _check_open(self) -> None:
         if self._is_closed:
-            raise Closed("this store is closed")
+            raise Closed("this store is closed; make another handle on it")
 
     def transact(self, step: Callable[[sqlite3.Connection], R], *, soft: bool) -> R:
         """Run a step in a transaction of its own, durable before the return unless it is soft.
@@ -476,4 +476,7 @@ def explained(error: sqlite3.Error, path: str) -> UlakError:
         return SchemaError(f'"{path}" is no whole SQLite database: {error}\n  restore it from a backup')
     if code == sqlite3.SQLITE_READONLY:
         return StorageUnavailable(f'"{path}" cannot be written: {error}\n  see its owner and mode')
-    return StorageUnavailable(f'"{path}" did not answer: {error}')
+    return StorageUnavailable(
+        f'"{path}" did not answer: {error}\n'
+        f"  whether the call took effect is unknown; look at the disk, then repeat it"
+    )

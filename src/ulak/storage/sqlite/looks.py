@@ -236,9 +236,17 @@ def scan(db: sqlite3.Connection, which: Filter, after: int, limit: int) -> list[
 def workers(db: sqlite3.Connection) -> list[WorkerInfo]:
     """The workers that are there, by name."""
     return [
-        WorkerInfo(name, msgspec.json.decode(info, type=dict[str, str]), seen_at)
+        WorkerInfo(shown(name), _info_of(info), seen_at)
         for name, info, seen_at in db.execute("SELECT name, info, seen_at FROM workers ORDER BY name")
     ]
+
+
+def _info_of(text: str) -> dict[str, str]:
+    """What a worker said of itself; nothing, if it cannot be read."""
+    try:
+        return msgspec.json.decode(text, type=dict[str, str])
+    except (msgspec.MsgspecError, UnicodeError):
+        return {}
 
 
 def schedules(db: sqlite3.Connection) -> dict[str, float]:

@@ -19,6 +19,9 @@ from ulak.storage.sqlite.records import (
 RUN_AT_MAX = 300e9
 """Later than any instant that can be given: beyond the year 9999."""
 
+QUEUES_MAX = 50
+"""How many queues one step looks at."""
+
 COUNTED_MAX = 200
 """As far a queue's open jobs are counted to see whether its counters agree with them."""
 
@@ -32,7 +35,10 @@ def mend(ledger: Ledger, limit: int) -> None:
     for job_id, queue_id in _wrong(ledger, last, limit):
         row = ledger.by_id(queue_id)
         bury(ledger, row, job_id, "its state is unknown" if row else "its queue is unknown")
-    for (queue_id,) in ledger.db.execute("SELECT id FROM queues WHERE id > 0").fetchall():
+    ids = [queue_id for (queue_id,) in ledger.db.execute("SELECT id FROM queues WHERE id > 0")]
+    # Of many queues some each second, others the next.
+    start = int(ledger.now) * QUEUES_MAX % max(1, len(ids)) if len(ids) > QUEUES_MAX else 0
+    for queue_id in (ids + ids)[start : start + min(QUEUES_MAX, len(ids))]:
         row = ledger.by_id(queue_id)
         if row is not None:
             for (job_id,) in ledger.db.execute(

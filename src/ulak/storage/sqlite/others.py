@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sqlite3
 from collections.abc import Callable, Mapping
 from typing import Protocol, TypeVar, cast
 
 from ulak.clock import MACHINE
+from ulak.errors import StorageBusy
 from ulak.storage.sqlite.ledger import Ledger
 from ulak.storage.sqlite.presence import Presence
 
@@ -74,7 +76,9 @@ class Others:
             known = self._file.look(_known)
             absent = {holder for holder, token, _ in known if not self._presence.is_present(token)}
             if any((holder in absent) is (since is None) for holder, _, since in known):
-                self._file.step(lambda ledger: _note_absent(ledger, absent, now))
+                # Who only looks is not kept from it by a writer; the next look tries again.
+                with contextlib.suppress(StorageBusy):
+                    self._file.step(lambda ledger: _note_absent(ledger, absent, now))
             self._gone = {
                 holder: token
                 for holder, token, since in known

@@ -59,7 +59,7 @@ def check_current(db: sqlite3.Connection, path: str) -> None:
     if 0 < version < VERSION:
         raise SchemaError(
             f'"{path}" has schema {version}, and this ulak works with {VERSION}\n'
-            f"  stop its workers, back it up, and call Queue(...).migrate()"
+            f"  no version of ulak has made such a file; restore it from a backup"
         )
 
 

@@ -26,7 +26,7 @@ from ulak.core.store import (
     Until,
     WorkerInfo,
 )
-from ulak.storage.sqlite import book, change, looks
+from ulak.storage.sqlite import book, change, looks, together
 from ulak.storage.sqlite.engine import Engine, always, reads, writes
 from ulak.storage.sqlite.group import LoopAsked, Merge, Step
 from ulak.storage.sqlite.joined import run_joined
@@ -60,11 +60,11 @@ def _settles_nothing(settlements: Sequence[Settlement], *_: Any, **__: Any) -> b
 def _adds(_: SqliteStore, queue: str, drafts: Sequence[Draft], *, known_only: bool = False) -> Merge | None:
     if known_only:
         return None
-    return Merge(("add", queue), drafts, lambda ledger, calls: book.add_together(ledger, queue, calls))
+    return Merge(("add", queue), drafts, lambda ledger, calls: together.add_together(ledger, queue, calls))
 
 
 def _settles(_: SqliteStore, settlements: Sequence[Settlement]) -> Merge:
-    return Merge("settle", settlements, book.settle_together)
+    return Merge("settle", settlements, together.settle_together)
 
 
 def _turns(
@@ -77,11 +77,11 @@ def _turns(
     lease_s: float,
     tasks: Tasks | None = None,
 ) -> Merge:
-    def together(ledger: Ledger, calls: list[Any]) -> list[tuple[list[Settled], list[Lease]]]:
+    def at_once(ledger: Ledger, calls: list[Any]) -> list[tuple[list[Settled], list[Lease]]]:
         grant = self.grant_in(ledger, worker, lease_s)
-        return book.turn_together(ledger, calls, queues, grant, tasks)
+        return together.turn_together(ledger, calls, queues, grant, tasks)
 
-    return Merge(("turn", *queues, worker, lease_s, tasks), (settlements, limit), together)
+    return Merge(("turn", *queues, worker, lease_s, tasks), (settlements, limit), at_once)
 
 
 class SqliteStore(Engine):
@@ -134,6 +134,7 @@ class SqliteStore(Engine):
         link = self.link
 
         def counted(ledger: Ledger) -> R:
+            ledger.find_room = self.find_room
             answer = step(ledger)
             if link.fill(ledger.rows_changed):
                 # Later and in another thread: while this transaction is open, nothing can be written back.
@@ -163,7 +164,7 @@ class SqliteStore(Engine):
         tasks: Tasks | None = None,
     ) -> list[Lease]:
         grant = self.grant_in(ledger, worker, lease_s)
-        return book.turn_together(ledger, [((), limit)], queues, grant, tasks)[0][1]
+        return together.turn_together(ledger, [((), limit)], queues, grant, tasks)[0][1]
 
     def grant_in(self, ledger: Ledger, worker: str, lease_s: float) -> Grant:
         """What leases that are taken in this transaction share, by this process's number in it."""
@@ -217,7 +218,7 @@ class SqliteStore(Engine):
         tasks: Tasks | None = None,
     ) -> tuple[list[Settled], list[Lease]]:
         grant = self.grant_in(ledger, worker, lease_s)
-        return book.turn_together(ledger, [(settlements, limit)], queues, grant, tasks)[0]
+        return together.turn_together(ledger, [(settlements, limit)], queues, grant, tasks)[0]
 
     @writes(soft=always)
     def promote(self, ledger: Ledger, queues: Sequence[str]) -> int:

@@ -17,7 +17,7 @@ from ulak.core.store import Signal, Until
 from ulak.errors import UlakError
 from ulak.storage.line import WaitLine
 from ulak.storage.sqlite import looks
-from ulak.storage.sqlite.link import connect
+from ulak.storage.sqlite.link import connect, is_busy
 from ulak.storage.sqlite.records import QueueRow
 
 POLL_S = 0.008
@@ -117,9 +117,16 @@ class Watcher:
                 return
             if self._ends:
                 return
-            with self.lock:
-                (now,) = db.execute("PRAGMA data_version").fetchone()
-                rows = looks.queue_rows(db) if now != version else {}
+            try:
+                with self.lock:
+                    (now,) = db.execute("PRAGMA data_version").fetchone()
+                    rows = looks.queue_rows(db) if now != version else {}
+            except sqlite3.OperationalError as error:
+                # In a rollback journal whoever commits is in the way of who looks, for a moment.
+                if not is_busy(error):
+                    raise
+                pause(POLL_S)
+                continue
             if now != version:
                 version = now
                 self._ring(rows)
