@@ -17,7 +17,8 @@ STEPS = (
     ("tests.campaigns.pauses", "100"),
     ("tests.campaigns.power", "2000"),
     ("tests.campaigns.iofaults", "400"),
-    ("tests.campaigns.corruption", "200"),
+    ("tests.campaigns.corruption", "600"),
+    ("tests.campaigns.newer_sqlite",),
     ("tests.campaigns.checkpoints", "20000"),
     ("bench.guard",),
 )
