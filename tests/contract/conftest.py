@@ -7,9 +7,11 @@ its reason, except where CI is set: there it is an error, so that nothing is eve
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import itertools
 import os
+import shutil
 import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -25,6 +27,8 @@ from ulak.storage.sqlite.store import SqliteStore
 from ulak.testing import ManualClock
 
 _numbers = itertools.count(1)
+
+FILES_MAX = 40
 
 
 @dataclass(frozen=True)
@@ -48,11 +52,30 @@ class StorageKind:
 def _directory() -> tempfile.TemporaryDirectory[str]:
     """Where the files of this test process lie; in memory where the machine has such a place."""
     shared = Path("/dev/shm")
-    return tempfile.TemporaryDirectory(prefix="ulak-", dir=shared if shared.is_dir() else None)
+    place = shared if shared.is_dir() else Path(tempfile.gettempdir())
+    # Those of processes that were killed before they could clean up.
+    for left in place.glob("ulak-[0-9]*-*"):
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            if not _is_alive(int(left.name.split("-")[1])):
+                shutil.rmtree(left, ignore_errors=True)
+    return tempfile.TemporaryDirectory(prefix=f"ulak-{os.getpid()}-", dir=place)
+
+
+def _is_alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
 
 
 def _new_file() -> str:
-    return str(Path(_directory().name) / f"contract-{next(_numbers)}.db")
+    directory = Path(_directory().name)
+    number = next(_numbers)
+    # Each has some megabytes set aside. No test has so many open at once.
+    for old in directory.glob(f"contract-{number - FILES_MAX}.db*"):
+        shutil.rmtree(old) if old.is_dir() else old.unlink()
+    return str(directory / f"contract-{number}.db")
 
 
 KINDS = (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
 from collections.abc import Callable
 from typing import Any, TypeVar, assert_never, cast
@@ -108,5 +109,10 @@ async def arun(edge: Edge, flow: Flow[R]) -> R:
                     reply = await cast("Any", edge.store).acall(name, args, kwargs)
                 case _:
                     reply = edge.answer(ask)
+        except GeneratorExit:
+            # The loop is gone, and nothing can be awaited any more.
+            with contextlib.suppress(RuntimeError):
+                flow.close()
+            raise
         except BaseException as error:  # noqa: BLE001 - as above
             step, reply = flow.throw, error
