@@ -8,7 +8,6 @@ import threading
 import weakref
 from types import TracebackType
 from typing import Self
-from urllib.parse import parse_qsl, unquote
 
 from ulak.clock import MACHINE, SYSTEM, Clock
 from ulak.core.store import Store, Until
@@ -256,6 +255,8 @@ def file_of(url: str) -> tuple[str, dict[str, str]]:
     >>> file_of("sqlite:///jobs.db?journal=truncate")
     ('jobs.db', {'journal': 'truncate'})
     """
+    from urllib.parse import parse_qsl, unquote
+
     place, _, query = url.partition("?")
     host, slash, path = place.removeprefix("sqlite://").partition("/")
     path = unquote(path)

@@ -145,13 +145,13 @@ class Watcher:
             return True
 
     def _is_awaited(self) -> bool:
-        if any(line.waiting for line in list(self._lines.values())):
+        if any(len(line) for line in list(self._lines.values())):
             return True
         with self._mutex:
             if not self._ends:
                 self._wanted.clear()
         # One who joined just now found it set still.
-        if any(line.waiting for line in list(self._lines.values())):
+        if any(len(line) for line in list(self._lines.values())):
             self._wanted.set()
             return True
         return False
