@@ -299,11 +299,9 @@ class Engine:
             run(ledger)
             return ledger
 
-        try:
-            return self.link.transact(step, soft=soft)
-        except BaseException:
-            self._known.forget()
-            raise
+        ledger = self.link.transact(step, soft=soft)
+        self._known.is_sure = True
+        return ledger
 
     def _run_plainly(self, batch: list[Asked], ledger: Ledger) -> None:
         for alike in _alike(batch):
@@ -327,6 +325,8 @@ class Engine:
         db = ledger.db
         for asked in batch:
             ledger.find_room = functools.partial(self.find_room, [asked], refuses_new=refuses_new)
+            # Whatever it was told in a pass before.
+            asked.error = None
             saved = ledger.saved()
             db.execute("SAVEPOINT caller")
             try:

@@ -57,14 +57,14 @@ def _anywhere() -> None:
 class Known:
     """What a process has read of its queues, while nobody else commits: `PRAGMA data_version` tells.
 
-    is_alone: nobody had at the last look.
+    is_alone: nobody had at the last look. is_sure: what it knows is what is stored; set after a commit.
     """
 
-    __slots__ = ("holder", "is_alone", "last_id", "names", "queues", "version")
+    __slots__ = ("holder", "is_alone", "is_sure", "last_id", "names", "queues", "version")
 
     def __init__(self) -> None:
         self.version = -1
-        self.is_alone = False
+        self.is_alone = self.is_sure = False
         self.forget()
 
     def forget(self) -> None:
@@ -78,9 +78,11 @@ class Known:
         """Forget what others may have changed; called inside a transaction."""
         (version,) = db.execute("PRAGMA data_version").fetchone()
         self.is_alone = version == self.version
-        if not self.is_alone:
+        if not (self.is_alone and self.is_sure):
             self.version = version
             self.forget()
+        # Until the commit: a rollback, or a strike anywhere, leaves it so.
+        self.is_sure = False
 
 
 class Ledger:
