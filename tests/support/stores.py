@@ -35,7 +35,6 @@ class Refusing:
 
         return call
 
-
     async def acall(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """An event loop's call."""
         error = self._decide(name, args)
