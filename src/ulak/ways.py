@@ -29,7 +29,7 @@ def quick_ways(
     worker: str,
     lease_s: float,
     max_attempts: int,
-    may_block: bool,
+    may_block: bool = False,
 ) -> Ways:
     """The calls of a handle by the short way, which itself hands over to the general ones; else those.
 

@@ -31,7 +31,7 @@ from ulak.core.job import (
     Verdict,
     Work,
 )
-from ulak.core.store import Change, Delete, Filter, Reprioritise, Settled, Settlement, Store, Until
+from ulak.core.store import Change, Delete, Filter, Reprioritise, Settings, Settled, Settlement, Store, Until
 from ulak.storage.line import WaitLine
 from ulak.worker.keeper import Keeper
 from ulak.worker.runtime import Crew
@@ -282,7 +282,11 @@ def hasty_drain() -> Iterator[None]:
         counts = yield from ask(Store.counts, queues)
         return all(count.leased == 0 and count.ready == 0 for count in counts.values())
 
-    with mock.patch.object(flows, "is_drained", is_drained):
+    def is_at_rest(counts: Counts, _: Settings) -> bool:
+        return counts.leased == 0 and counts.ready == 0
+
+    patched = mock.patch.object(flows, "is_drained", is_drained)
+    with patched, mock.patch.object(flows, "is_at_rest", is_at_rest):
         yield
 
 

@@ -160,6 +160,7 @@ class Engine:
             # Before anything is written, for it may be somebody else's.
             with contextlib.closing(connect_to_look(str(path))) as db:
                 with_patience(functools.partial(schema.check_current, db, str(path)), str(path))
+            had_log = path.with_name(f"{path.name}-wal").exists()
             link = Link(str(path), self.options)
             try:
                 self.uid, self.epoch = self._begin_in(link)
@@ -169,6 +170,9 @@ class Engine:
             self._reserve = Reserve(str(path), WAL_BYTES if link.journal == "wal" else JOURNAL_BYTES)
             self._presence = Presence(path.with_name(f"{path.name}-workers"))
             self._others = Others(self, self._presence)
+            if had_log and not any(map(self._presence.is_present, link.read(_tokens))):
+                # Whoever left it may have died, or closed, between a sync that failed and its repair.
+                link.doubt_log()
             self._watcher = Watcher(str(path), self._lines)
             self._link = link
 
@@ -389,6 +393,10 @@ class Engine:
 
         self._reader.ask(run)
         return await future
+
+
+def _tokens(db: sqlite3.Connection) -> list[str]:
+    return [token for (token,) in db.execute("SELECT token FROM holders")]
 
 
 def _alike(batch: Sequence[Asked]) -> list[list[Asked]]:

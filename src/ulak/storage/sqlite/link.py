@@ -175,6 +175,20 @@ class Link:
         suffixes = ("", "-wal", "-shm") if self.journal == "wal" else ("",)
         self.read(lambda db: db.execute("SELECT count(*) FROM sqlite_schema").fetchone())
         self._files = {path: _identity(path) for path in (self.path + suffix for suffix in suffixes)}
+        self._sync_directory()
+
+    def _sync_directory(self) -> None:
+        """Have the files' names on the disk; the library does not tell when that fails."""
+        try:
+            fd = os.open(Path(self.path).parent, os.O_RDONLY | os.O_CLOEXEC)
+            try:
+                os.fsync(fd)
+            finally:
+                os.close(fd)
+        except OSError as error:
+            raise StorageUnavailable(
+                f'the directory of "{self.path}" cannot be written: {error.strerror}\n  look at its disk'
+            ) from error
 
     def _check_files(self) -> None:
         """Raises StorageUnavailable if what is written is not what others find under the name.
@@ -240,6 +254,10 @@ class Link:
         self._suspect(error)
         return explained(error, self.path)
 
+    def doubt_log(self) -> None:
+        """Write the log anew before anything else is written."""
+        self._is_suspect = self.journal == "wal"
+
     def _suspect(self, error: sqlite3.Error) -> None:
         self._is_suspect |= _primary(error) == sqlite3.SQLITE_IOERR
 
@@ -264,6 +282,7 @@ class Link:
                 os.pwrite(fd, part, at)
                 at += len(part)
             os.fsync(fd)
+            self._sync_directory()
         except OSError as error:
             raise StorageUnavailable(
                 f'the log of "{self.path}" cannot be written: {error.strerror}'
