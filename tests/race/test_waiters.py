@@ -12,11 +12,12 @@ import pytest
 from tests.contract.conftest import StorageKind
 from tests.contract.steps import LEASE_S, Q, act, draft, put_one
 from tests.race.threads import PATIENCE_S, Running, WatchedClock
+from tests.support.waiting import eventually
 from ulak import Queue
 from ulak.core import flows
 from ulak.core.flows import Do, Flow, Handling, NewSignal, Sleep
 from ulak.core.job import Duplicate, Lease
-from ulak.core.store import Cancel, Change, Settings, Store
+from ulak.core.store import Cancel, Change, Settings, Store, Until
 from ulak.errors import Closed, QueueFull
 from ulak.local import LocalQueue
 from ulak.storage.drive import Edge
@@ -44,10 +45,13 @@ def next_one(queue: Queue) -> Lease:
 
 def test_waiters_for_room_are_served_first_come_first_served(queue: Queue, watched: WatchedClock) -> None:
     queue.enqueue("there first")
+    room = queue._edge.store.line(Until.ROOM, queue.name)
     waiting = []
     for number in range(WAITERS):
         waiting.append(Running(partial(queue.enqueue, number)))
-        watched.until_asleep()
+        # Not until all sleep: a store may wake those who came before, and then they count for this one.
+        eventually(lambda: len(room) == len(waiting))
+    watched.until_asleep()
     served = []
     for one in waiting:
         lease = next_one(queue)
