@@ -35,7 +35,7 @@ def quick_ways(
 
     may_block: the caller is a thread, and not an event loop.
     """
-    if may_block and not store.capabilities.immediate and hasattr(store, "acall"):
+    if may_block and not store.capabilities.immediate:
         return _thread_ways(store, view, general, max_attempts=max_attempts)
     # What stands before a store, or is derived from one, has ways of its own.
     if type(store) is not MemoryStore:
@@ -65,7 +65,6 @@ def quick_ways(
 def _thread_ways(store: Store, view: View, general: Ways, *, max_attempts: int) -> Ways:
     """The calls of a thread that may wait for the disk: straight to the store, if there is no more to do."""
     local, queue, uid = view.local, view.local.name, store.uid
-    room = cast("WaitLine", store.line(Until.ROOM, queue))
 
     def enqueue(
         payload: object,
@@ -76,6 +75,8 @@ def _thread_ways(store: Store, view: View, general: Ways, *, max_attempts: int) 
         **options: Any,  # noqa: ANN401
     ) -> Any:  # noqa: ANN401
         is_plain = not options and timeout is None and connection is None
+        # Asked for at each call: after a fork the child's lines are others.
+        room = cast("WaitLine", store.line(Until.ROOM, queue))
         if not is_plain or local.finished or view.closed or room.waiting:
             return general.enqueue(payload, priority, timeout=timeout, connection=connection, **options)
         if type(priority) is not int or not PRIORITY_MIN <= priority <= PRIORITY_MAX:

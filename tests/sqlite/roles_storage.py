@@ -18,8 +18,9 @@ from typing import Any
 
 from tests.sqlite.roles import LONG_S, QUEUE, die
 from tests.support.children import Parent, end_with
-from tests.support.waiting import WAIT_S
+from tests.support.waiting import WAIT_S, eventually
 from ulak import Closed, Outcome, Queue
+from ulak.core.store import Until
 
 # Many threads of many processes
 
@@ -120,6 +121,31 @@ def _use_in_child(parent: Parent, q: Queue, number: int) -> None:
         parent.say("child", [mine, lease.id, number % 3 != 0])
     if number % 2:
         q.close()
+
+
+def stand_in_line_in_a_fork(parent: Parent, url: str) -> None:
+    """In a child of a process whose queue is open: who waits for more room stands before who needs less."""
+    q = Queue(url, QUEUE, visibility_timeout=LONG_S, capacity=2)
+    q.enqueue("first", priority=9)
+    parent.say("status", _in_a_fork(_stand_in_line, q))
+    parent.say("stored", [job.payload for job in q.jobs()])
+    q.close()
+
+
+def _stand_in_line(q: Queue) -> None:
+    lease = q.deliver()
+    assert lease is not None
+    with ThreadPoolExecutor(2) as pool:
+        large = pool.submit(q.enqueue_many, ["large", "large"])
+        room = q._edge.store.line(Until.ROOM, QUEUE)
+        eventually(lambda: len(room) == 1)
+        small = pool.submit(q.enqueue, "small")
+        eventually(lambda: len(room) == 2 or small.done())
+        q.ack(lease)
+        large.result(WAIT_S)
+        for _ in range(2):
+            q.ack(q.deliver(timeout=WAIT_S))
+        small.result(WAIT_S)
 
 
 # Kills

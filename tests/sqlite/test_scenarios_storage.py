@@ -21,6 +21,7 @@ from tests.sqlite.roles_storage import (
     die_while_acking,
     fork_often,
     hold_the_write_lock,
+    stand_in_line_in_a_fork,
 )
 from tests.support.children import child
 from tests.support.stores import stand_before
@@ -89,6 +90,14 @@ def test_T2_a_queue_that_is_open_at_a_fork_works_on_both_sides(url, path, option
         assert all(q.terminal_of(job_id) is Terminal.ACKED for _, job_id, is_acked in children if is_acked)
         assert q.counts().totals.enqueued == len(told["enqueued"]) + 1 + 2 * FORKS
     assert is_whole(path)
+
+
+def test_T2_a_line_of_waiters_is_kept_in_a_fork_too(url):
+    with child(stand_in_line_in_a_fork, url) as forking:
+        assert forking.hear("status") == 0
+        stored = forking.hear("stored")
+        assert forking.ended() == 0
+    assert stored == ["first", "large", "large", "small"]
 
 
 # Kills
