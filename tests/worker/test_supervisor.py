@@ -268,8 +268,14 @@ def test_a_ctrl_c_on_the_terminal_is_the_parents_alone() -> None:
 
 
 PARENT_OF_TWO = """
-    import sys
+    import os, signal, sys, threading
     from ulak.worker.supervisor import Supervisor
+
+    def end_with_the_test():
+        sys.stdin.read()
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    threading.Thread(target=end_with_the_test, daemon=True).start()
     with Supervisor([sys.executable, "-c", sys.argv[1]], 2) as supervisor:
         while True:
             supervisor.tend(1.0)
@@ -281,12 +287,16 @@ PARENT_OF_TWO = """
 @pytest.mark.parametrize("finished", [[], ["finished"]], ids=["working", "finishing"])
 @pytest.mark.parametrize("by_kernel", [True, False], ids=["kernel", "portable"])
 def test_children_die_with_a_parent_that_is_killed(by_kernel: bool, finished: list[str]) -> None:
-    # They ignore their stdin's end, as those do that still have jobs to run.
-    code = textwrap.dedent(TIED) + "print(os.getpid(), flush=True)\nthreading.Event().wait()\n"
+    # They ignore their stdin's end, as those do that still have jobs to run. One write each: two mingle.
+    code = textwrap.dedent(TIED) + "os.write(1, b'%d\\n' % os.getpid())\nthreading.Event().wait()\n"
     if not by_kernel:
         code = code.replace("over =", "supervisor._die_with_parent = bool\nover =")
     with subprocess.Popen(
-        python(PARENT_OF_TWO, code, *finished), stdout=subprocess.PIPE, text=True, start_new_session=True
+        python(PARENT_OF_TWO, code, *finished),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
     ) as parent:
         assert parent.stdout is not None
         pids = [int(parent.stdout.readline()) for _ in range(2)]
