@@ -7,7 +7,6 @@ should be, so nothing can be said.
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import platform
 import sys
@@ -15,15 +14,16 @@ import time
 from pathlib import Path
 
 from bench.inmemory import rust
-from bench.inmemory.plan import CASES, PEERS, QUICK_DIVISOR, SETTINGS
-from bench.inmemory.targets import TARGETS, YARDSTICK_SHARE, YARDSTICKS, judge, judge_yardstick
-from bench.kit import environment
+from bench.inmemory.plan import CASES, PEERS, SETTINGS
+from bench.inmemory.targets import TARGETS, YARDSTICKS
+from bench.kit import environment, report
+from bench.kit.cases import QUICK_DIVISOR
+from bench.kit.report import NAME_WIDTH
 from bench.kit.rounds import interleaved, run_apart
+from bench.kit.targets import judge, judge_yardstick
 
 ROUNDS = 5
 QUICK_ROUNDS = 3
-SHORT, VOID = 1, 3
-NAME_WIDTH = 18
 
 
 def read_arguments(arguments):
@@ -80,10 +80,7 @@ def print_case(name, sides, args):
     print(f"\n{name}  {case.title}")
     for side, figures in sides.items():
         for figure, unit in case.figures.items():
-            spread = figures[figure]
-            median, low, high = map(rounded, (spread.median, spread.low, spread.high))
-            line = f"  {side:{NAME_WIDTH}} {median:>12} {unit:7} ({low} to {high})"
-            print(f"{line:66} {compared(sides['ulak'][figure].median, spread.median, side)}".rstrip())
+            report.print_figure(side, side, figures[figure], unit, sides["ulak"][figure])
     for program, difference, figures in rust.ROWS.get(name, ()):
         for figure, value in figures.items():
             note = f"measured elsewhere{'; ' if difference else ''}{difference}"
@@ -92,32 +89,11 @@ def print_case(name, sides, args):
     print(f"  jobs: {jobs}")
 
 
-def rounded(value):
-    return f"{value:,.1f}" if value < 100 else f"{value:,.0f}"
-
-
-def compared(ours, theirs, side):
-    return "" if side == "ulak" else f"ulak {ours / theirs:.2f} x"
-
-
-def print_judgements(title, judgements, cases, bad):
-    print(f"\n{title}")
-    for found in judgements:
-        if found.case not in cases:
-            continue
-        if found.is_ok is None:
-            print(f"  {'not measured':14} {found.case:13} {found.text}")
-            continue
-        spread = "" if found.low is None else f" ({found.low:.3g} to {found.high:.3g})"
-        verdict = "ok" if found.is_ok else bad
-        print(f"  {verdict:14} {found.case:13} {found.text}: {found.reached:.3g}{spread}")
-
-
 def describe_run(args):
     """What is needed to read the figures."""
     described = {
         "python": platform.python_version(),
-        "machine": f"{os.cpu_count()} cores, {platform.system()} {platform.machine()}, {cpu_name()}",
+        "machine": f"{os.cpu_count()} cores, {platform.system()} {platform.machine()}, {report.cpu_name()}",
         "load": os.getloadavg()[0],
         "rounds": args.rounds,
         "quick": args.quick,
@@ -128,12 +104,6 @@ def describe_run(args):
         names = [peer.partition(" ")[0] for peer in environment.PEERS]
         described["peers"] = environment.versions(environment.PEERS_PYTHON, names)
     return described
-
-
-def cpu_name():
-    info = Path("/proc/cpuinfo")
-    lines = info.read_text().splitlines() if info.exists() else []
-    return next((line.partition(": ")[2] for line in lines if line.startswith("model name")), "unknown")
 
 
 def print_run(run):
@@ -149,31 +119,6 @@ def print_run(run):
         print("QUICK: small backlogs and few rounds; only a full run says whether a target is reached")
 
 
-def as_json(run, results, targets, yardsticks, status):
-    def judged(found):
-        return [{field: getattr(item, field) for field in item.__slots__} for item in found]
-
-    cases = {
-        case: {
-            side: {
-                figure: {"median": spread.median, "low": spread.low, "high": spread.high, "runs": spread.runs}
-                for figure, spread in figures.items()
-            }
-            for side, figures in sides.items()
-        }
-        for case, sides in results.items()
-    }
-    rows = {case: [list(row) for row in found] for case, found in rust.ROWS.items()}
-    return {
-        "run": run,
-        "cases": cases,
-        "rust": {"machines": rust.MACHINES, "rows": rows},
-        "targets": judged(targets),
-        "yardsticks": judged(yardsticks),
-        "status": status,
-    }
-
-
 def main(arguments=None):
     args = read_arguments(arguments)
     if not args.no_peers:
@@ -187,29 +132,10 @@ def main(arguments=None):
         print_case(name, results[name], args)
     yardsticks = [judge_yardstick(check, results) for check in YARDSTICKS]
     targets = [judge(target, results) for target in TARGETS]
-    lead = f"Yardsticks: their lead over a peer, as a share of what it was (below {YARDSTICK_SHARE:g}: void)"
-    print_judgements(lead, yardsticks, results, "VOID")
-    print_judgements("Targets: reached (range over the rounds)", targets, results, "SHORT")
-    status = verdict(targets, yardsticks)
+    rows = {case: [list(row) for row in found] for case, found in rust.ROWS.items()}
+    machines = {"machines": rust.MACHINES, "rows": rows}
     run["took_s"] = time.monotonic() - start
-    print(f"\n{summary(targets, status)} in {run['took_s']:.0f} s")
-    if args.json:
-        args.json.write_text(json.dumps(as_json(run, results, targets, yardsticks, status), indent=1) + "\n")
-    return status
-
-
-def verdict(targets, yardsticks):
-    if any(found.is_ok is False for found in yardsticks):
-        return VOID
-    return SHORT if any(found.is_ok is False for found in targets) else 0
-
-
-def summary(targets, status):
-    if status == VOID:
-        return "void: a yardstick is slower than it should be, so nothing can be said;"
-    ok = sum(found.is_ok is True for found in targets)
-    short = sum(found.is_ok is False for found in targets)
-    return f"{ok} targets reached, {short} short, {len(targets) - ok - short} not measured;"
+    return report.conclude(run, results, targets, yardsticks, args.json, rust=machines)
 
 
 if __name__ == "__main__":

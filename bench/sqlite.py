@@ -7,7 +7,6 @@ should be, so nothing can be said.
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import platform
 import sqlite3
@@ -15,17 +14,16 @@ import sys
 import time
 from pathlib import Path
 
-from bench.inmemory.targets import YARDSTICK_SHARE
-from bench.kit import environment
+from bench.kit import environment, report
+from bench.kit.cases import QUICK_DIVISOR
+from bench.kit.report import NAME_WIDTH
 from bench.kit.rounds import interleaved, run_apart
-from bench.memory import compared, cpu_name, print_judgements, rounded, summary, verdict
 from bench.onefile import disk, peers
-from bench.onefile.plan import CASES, PEERS, QUICK_DIVISOR, SETTINGS
+from bench.onefile.plan import CASES, PEERS, SETTINGS
 from bench.onefile.targets import judge_all, judge_yardsticks
 
 ROUNDS = 5
 QUICK_ROUNDS = 3
-NAME_WIDTH = 18
 FSYNCS = 500
 
 
@@ -82,12 +80,8 @@ def print_case(name, sides, args):
         for figure, unit in case.figures.items():
             if figure not in figures:
                 continue
-            spread = figures[figure]
-            median, low, high = map(rounded, (spread.median, spread.low, spread.high))
             shown = figure if name == "flat" else side
-            line = f"  {shown:{NAME_WIDTH}} {median:>12} {unit:7} ({low} to {high})"
-            ratio = compared(sides["ulak"][figure].median, spread.median, side)
-            print(f"{line:66} {ratio}".rstrip())
+            report.print_figure(shown, side, figures[figure], unit, sides["ulak"][figure])
     jobs = ", ".join(f"{side} {jobs_of(name, side, args):,}" for side in sides)
     print(f"  jobs: {jobs}", flush=True)
 
@@ -98,7 +92,7 @@ def describe_run(args, missing):
     described = {
         "python": platform.python_version(),
         "sqlite": sqlite3.sqlite_version,
-        "machine": f"{os.cpu_count()} cores, {platform.system()} {platform.machine()}, {cpu_name()}",
+        "machine": f"{os.cpu_count()} cores, {platform.system()} {platform.machine()}, {report.cpu_name()}",
         "load": os.getloadavg()[0],
         "folder": str(args.folder),
         "file_system": disk.file_system(args.folder),
@@ -140,24 +134,6 @@ def print_run(run):
         print("QUICK: small backlogs and few rounds; only a full run says whether a target is reached")
 
 
-def as_json(run, results, targets, yardsticks, status):
-    def judged(found):
-        return [{field: getattr(item, field) for field in item.__slots__} for item in found]
-
-    cases = {
-        case: {
-            side: {
-                figure: {"median": spread.median, "low": spread.low, "high": spread.high, "runs": spread.runs}
-                for figure, spread in figures.items()
-            }
-            for side, figures in sides.items()
-        }
-        for case, sides in results.items()
-    }
-    judgements = {"targets": judged(targets), "yardsticks": judged(yardsticks)}
-    return {"run": run, "cases": cases, **judgements, "status": status}
-
-
 def main(arguments=None):
     args = read_arguments(arguments)
     missing = dict.fromkeys(PEERS, "") if args.no_peers else peers.prepare()
@@ -169,15 +145,8 @@ def main(arguments=None):
         results[name] = measure_case(name, args, missing)
         print_case(name, results[name], args)
     targets, yardsticks = judge_all(results), judge_yardsticks(results)
-    lead = f"Yardsticks: their lead over a peer, as a share of what it was (below {YARDSTICK_SHARE:g}: void)"
-    print_judgements(lead, yardsticks, results, "VOID")
-    print_judgements("Targets: reached (range over the rounds)", targets, results, "SHORT")
-    status = verdict(targets, yardsticks)
     run["took_s"] = time.monotonic() - start
-    print(f"\n{summary(targets, status)} in {run['took_s']:.0f} s")
-    if args.json:
-        args.json.write_text(json.dumps(as_json(run, results, targets, yardsticks, status), indent=1) + "\n")
-    return status
+    return report.conclude(run, results, targets, yardsticks, args.json)
 
 
 if __name__ == "__main__":

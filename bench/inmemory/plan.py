@@ -2,15 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
-# The figures by which a case is judged, and what they are called in the table. Rates count whole cycles:
-# a job put in, taken and finished.
-RATE = {"rate": "jobs/s"}
-LATENCY = {"p50_us": "p50 µs", "p99_us": "p99 µs"}
+from bench.kit.cases import LATENCY, RATE, Case
 
 PEERS = ("huey", "dramatiq", "taskiq", "taskiq, in place", "celery")
-QUICK_DIVISOR = 8
 
 # How each side is set up; see its module.
 SETTINGS = {
@@ -30,15 +24,7 @@ SETTINGS = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Case:
-    """One workload; sides: how many jobs each does, fewer where it is slow. The first side is ulak."""
-
-    title: str
-    figures: dict[str, str]
-    sides: dict[str, int]
-
-
+# Rates count whole cycles: a job put in, taken and finished.
 CASES = {
     "W1": Case(
         "single calls, one thread, at most one job waiting",

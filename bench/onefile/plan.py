@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from bench.kit.cases import LATENCY, RATE, Case
 
-RATE = {"rate": "jobs/s"}
-LATENCY = {"p50_us": "p50 µs", "p99_us": "p99 µs"}
 # Of ulak alone: how many times its p50 its p99 is, and what its p50 leaves beyond the two fsyncs it may have.
 OWN_LATENCY = {"p99_of_p50": "p99/p50", "beyond_us": "µs more"}
 TIMES = dict.fromkeys(("claim", "ack", "counts", "claim_held", "ack_held", "claim_paused"), "times")
 COSTS = {"claim_us": "µs", "ack_us": "µs", "counts_us": "µs"}
 
 PEERS = ("huey", "huey, one thread", "persist-queue", "litequeue", "honker", "flexiq")
-QUICK_DIVISOR = 8
 
 # How each side is set up, its durability first; see its module. Each checks its own pragmas where it can.
 SETTINGS = {
@@ -28,15 +25,6 @@ SETTINGS = {
     "honker": "WAL, NORMAL; 100 (8) jobs a call by hand, its own loop for latency; text payload",
     "flexiq": "WAL, NORMAL; Rust; polls every ms, 100 jobs a poll",
 }
-
-
-@dataclass(frozen=True, slots=True)
-class Case:
-    """One workload; sides: how many jobs each does, fewer where it is slow. The first side is ulak."""
-
-    title: str
-    figures: dict[str, str]
-    sides: dict[str, int]
 
 
 CASES = {

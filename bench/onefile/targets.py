@@ -4,18 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from bench.inmemory.targets import Target, judge, judge_yardstick
+from bench.kit.targets import at_least, at_most, judge, judge_yardstick
 
 FASTEST = ("honker", "flexiq")  # those with batch calls of their own
-
-
-def at_least(case, limit, *against):
-    return Target(case, "rate", limit, against)
-
-
-def at_most(case, figure, limit, *against):
-    return Target(case, figure, limit, against, is_upper=True)
-
 
 TARGETS = [
     at_least("enqueue", 0.8, "raw"),

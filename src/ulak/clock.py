@@ -7,6 +7,7 @@ clock moves; the *calendar* clock for due times, expiry and history, read anew e
 from __future__ import annotations
 
 import functools
+import random
 import sys
 import time
 from typing import Protocol
@@ -60,9 +61,12 @@ class MachineClock(SystemClock):
             return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
-def pause(duration_s: float) -> None:
-    """Sleep in this thread, in real time: for a lock that another process holds."""
-    time.sleep(duration_s)
+def pause(duration_s: float, longest_s: float | None = None) -> None:
+    """Sleep in this thread, in real time: for a lock that another process holds.
+
+    longest_s: sleep any time up to this, so that those who wait for the same do not come back together.
+    """
+    time.sleep(duration_s if longest_s is None else random.uniform(duration_s, longest_s))
 
 
 @functools.cache

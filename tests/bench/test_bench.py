@@ -11,9 +11,10 @@ import pytest
 from bench import guard, memory
 from bench.inmemory import speed
 from bench.inmemory.pool import Pool
-from bench.inmemory.targets import Target, judge, judge_yardstick
 from bench.inmemory.yardsticks import DequeQueue, HeapQueue, LocklessQueue
+from bench.kit import report
 from bench.kit.rounds import FAILED, Spread, interleaved, run_apart
+from bench.kit.targets import Target, judge, judge_yardstick
 
 QUEUES = pytest.mark.parametrize("kind", [HeapQueue, DequeQueue, LocklessQueue])
 CHECK = ("W2", "rate", "heap", 200, "huey", 100)
@@ -128,9 +129,9 @@ def test_void_run_says_so_whatever_the_targets_say():
     target = judge(Target("W2", "rate", 2.0, ("heap",)), spreads("W2", "rate", ulak=9, heap=1))
     slow = judge_yardstick(CHECK, spreads("W2", "rate", heap=1, huey=100))
     fine = judge_yardstick(CHECK, spreads("W2", "rate", heap=200, huey=100))
-    assert memory.verdict([target], [slow]) == memory.VOID
-    assert memory.verdict([target], [fine]) == 0
-    assert memory.verdict([replace(target, is_ok=False)], [fine]) == memory.SHORT
+    assert report.verdict([target], [slow]) == report.VOID
+    assert report.verdict([target], [fine]) == 0
+    assert report.verdict([replace(target, is_ok=False)], [fine]) == report.SHORT
 
 
 def test_measurement_that_fails_ends_the_run(capsys):
@@ -145,7 +146,7 @@ def test_memory_benchmark_writes_what_it_measured(tmp_path):
     status = memory.main(["--only", "W4", "--quick", "--rounds", "1", "--no-peers", "--json", str(path)])
     written = json.loads(path.read_text())
     assert status == written["status"]
-    assert status in {0, memory.SHORT}
+    assert status in {0, report.SHORT}
     assert list(written["cases"]) == ["W4", "W4-prefilled"]
     assert written["cases"]["W4"]["heap"]["rate"]["median"] > 0
     assert [row["is_ok"] for row in written["targets"] if row["case"] == "W1"] == [None]

@@ -11,6 +11,7 @@ from threading import Barrier, Thread
 import pytest
 
 from bench import sqlite as program
+from bench.kit import report
 from bench.kit.rounds import Spread
 from bench.onefile import disk, loops, peers, plan, targets, ulak_side, yardstick_side
 from bench.onefile.measure import SIDES
@@ -188,7 +189,7 @@ def test_peer_that_cannot_be_installed_leaves_the_target_to_the_others():
 def test_slow_yardstick_voids_the_run(raw, is_ok):
     found = targets.judge_yardsticks(results("enqueue", raw=raw, huey=1000))
     assert found[0].is_ok is is_ok
-    assert program.verdict([], found) == (0 if is_ok else 3)
+    assert report.verdict([], found) == (0 if is_ok else 3)
 
 
 def test_peer_without_its_package_is_told_with_the_reason(monkeypatch):

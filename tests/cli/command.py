@@ -10,11 +10,22 @@ import struct
 import subprocess
 import sys
 import termios
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
 
 COMMAND = (sys.executable, "-m", "ulak")
 TIMEOUT_S = 60
+
+
+class Done(NamedTuple):
+    """How a command that ran in this process ended."""
+
+    status: int
+    out: str
+    err: str
+
+
+Run = Callable[..., Done]
 
 
 def environment(changes: Mapping[str, str] | None = None) -> dict[str, str]:
@@ -41,6 +52,24 @@ def demo(*args: object) -> dict[str, Any]:
     assert done.returncode == 0, done.stderr
     result: dict[str, Any] = json.loads(done.stdout)
     return result
+
+
+def told_a_reader_of_one_line(*args: object) -> str:
+    """The first line of `ulak ARGS`, whose reader goes then: the rest is nobody's, and no traceback."""
+    with subprocess.Popen(
+        [*COMMAND, *map(str, args)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=environment(),
+    ) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        first = process.stdout.readline()
+        process.stdout.close()
+        assert process.stderr.read() == ""
+        assert process.wait(TIMEOUT_S) == 141
+    return first
 
 
 def on_terminal(

@@ -2,39 +2,26 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import re
 import sqlite3
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 
-from tests.cli.command import ulak
+from tests.cli.command import Run, ulak
 from ulak import Queue
-from ulak.cli import inspect_file, main
+from ulak.cli import inspect_file
 from ulak.cli.inspect_file import has_reset_race
 from ulak.core.job import Hold
 from ulak.storage.sqlite import link, place
-
-
-class Done(NamedTuple):
-    status: int
-    out: str
-    err: str
-
-
-Run = Callable[..., Done]
-
-
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "jobs.db"
 
 
 @pytest.fixture
@@ -44,14 +31,9 @@ def mail(path: Path) -> Iterator[Queue]:
 
 
 @pytest.fixture
-def run(path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Run:
+def run(ulak_on_file: Run) -> Run:
     """Run `ulak doctor ARGS` in this process, on the file."""
-    monkeypatch.setenv("ULAK_URL", f"sqlite:///{path}")
-
-    def go(*argv: str) -> Done:
-        return Done(main(["doctor", *argv]), *capsys.readouterr())
-
-    return go
+    return functools.partial(ulak_on_file, "doctor")
 
 
 def examined(run: Run, *argv: str) -> dict[str, Any]:

@@ -8,30 +8,15 @@ import re
 import sqlite3
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 
-from tests.cli.command import COMMAND, environment, on_terminal, ulak
+from tests.cli.command import COMMAND, Run, environment, on_terminal, told_a_reader_of_one_line, ulak
 from ulak import Queue
-from ulak.cli import main
 from ulak.storage.sqlite import link
-
-
-class Done(NamedTuple):
-    status: int
-    out: str
-    err: str
-
-
-Run = Callable[..., Done]
-
-
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "jobs.db"
 
 
 @pytest.fixture
@@ -42,15 +27,8 @@ def mail(path: Path) -> Iterator[Queue]:
 
 
 @pytest.fixture
-def run(path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Run:
-    """Run `ulak ARGS` in this process, on the file."""
-    monkeypatch.setenv("ULAK_URL", f"sqlite:///{path}")
-
-    def go(*argv: object) -> Done:
-        status = main([str(word) for word in argv])
-        return Done(status, *capsys.readouterr())
-
-    return go
+def run(ulak_on_file: Run) -> Run:
+    return ulak_on_file
 
 
 def read(run: Run, *argv: object, status: int = 0) -> Any:
@@ -286,19 +264,7 @@ def test_a_reader_that_takes_one_line_and_goes_gets_no_traceback(path: Path) -> 
     url = f"sqlite:///{path}"
     with Queue(url, "mail") as q:
         q.enqueue_many(["x"] * 5_000)
-    with subprocess.Popen(
-        [*COMMAND, "ls", "--limit", "5000", "--url", url],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env=environment(),
-    ) as process:
-        assert process.stdout is not None
-        assert process.stderr is not None
-        assert process.stdout.readline().startswith("  id  queue")
-        process.stdout.close()
-        assert process.stderr.read() == ""
-        assert process.wait(60) == 141
+    assert told_a_reader_of_one_line("ls", "--limit", "5000", "--url", url).startswith("  id  queue")
 
 
 def test_a_pipe_that_nobody_reads_ends_the_command_quietly(path: Path) -> None:

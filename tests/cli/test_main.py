@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.command import COMMAND, environment, ulak
+from tests.cli.command import COMMAND, environment, told_a_reader_of_one_line, ulak
 from ulak import __version__
 from ulak.cli import demo_report, main
 
@@ -249,19 +249,7 @@ def test_a_pipe_that_nobody_reads_ends_the_command_quietly(argv: list[str]) -> N
 
 def test_a_reader_that_takes_one_line_and_goes_gets_no_traceback() -> None:
     # More jobs than anybody would wait for: the run has to notice that its reader has gone.
-    with subprocess.Popen(
-        [*COMMAND, "demo", "--jobs", "1000000000"],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env=environment(),
-    ) as process:
-        assert process.stdout is not None
-        assert process.stderr is not None
-        assert process.stdout.readline().startswith("ulak ")
-        process.stdout.close()
-        assert process.stderr.read() == ""
-        assert process.wait(60) == 141
+    assert told_a_reader_of_one_line("demo", "--jobs", "1000000000").startswith("ulak ")
 
 
 @pytest.mark.parametrize("closed", [">&-", "2>&-", ">&- 2>&-"])

@@ -96,12 +96,11 @@ def journal_of(path: str) -> str:
     """
     from ulak.storage.sqlite.link import connect_to_look, with_patience
     from ulak.storage.sqlite.place import check_place
-    from ulak.storage.sqlite.schema import check_current, version_of
+    from ulak.storage.sqlite.schema import check_current
 
     def look() -> str:
-        if version_of(db, path) == 0:
+        if check_current(db, path) == 0:
             raise Missing(f"the file {path} holds no store yet; nothing was changed")
-        check_current(db, path)
         (mode,) = db.execute("PRAGMA journal_mode").fetchone()
         return "wal" if mode == "wal" else "truncate"
 

@@ -6,9 +6,9 @@ and are held to it by the contract suite.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from enum import StrEnum
-from typing import Protocol, assert_never
+from typing import Literal, Protocol, assert_never
 
 import msgspec
 
@@ -18,6 +18,8 @@ from ulak.core.job import (
     Cause,
     Dead,
     Done,
+    Draft,
+    Duplicate,
     Failure,
     Hold,
     Lease,
@@ -27,6 +29,8 @@ from ulak.core.job import (
 )
 
 HISTORY_MAX = 20
+
+KeyKind = Literal["idempotency", "unique"]
 
 
 class Event(StrEnum):
@@ -218,3 +222,38 @@ def remember(history: tuple[Attempt, ...], attempt: Attempt) -> tuple[Attempt, .
     if len(history) < HISTORY_MAX:
         return (*history, attempt)
     return (history[0], *history[2:], attempt)
+
+
+def number(
+    drafts: Sequence[Draft],
+    last_id: int,
+    stored: Callable[[KeyKind, str], int | None],
+) -> tuple[list[int], int]:
+    """One answer per new job, as if there is room, and how many are not stored yet: those get the next ids.
+
+    stored: the id that a key of this kind stands for already. The idempotency key counts before the unique
+    one, what is stored before what comes earlier in the same call.
+    """
+    answers: list[int] = []
+    same_call: dict[tuple[str, str], int] = {}
+    next_id = last_id + 1
+
+    def known(kind: KeyKind, key: str | None) -> int | None:
+        if key is None:
+            return None
+        found = stored(kind, key)
+        return same_call.get((kind, key)) if found is None else found
+
+    for draft in drafts:
+        found = known("idempotency", draft.idempotency_key)
+        if found is None:
+            found = known("unique", draft.unique_key)
+        answer = next_id if found is None else Duplicate(found)
+        if draft.idempotency_key is not None:
+            same_call.setdefault(("idempotency", draft.idempotency_key), answer)
+        if found is None:
+            next_id += 1
+            if draft.unique_key is not None:
+                same_call["unique", draft.unique_key] = answer
+        answers.append(answer)
+    return answers, next_id - last_id - 1

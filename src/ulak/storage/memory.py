@@ -142,7 +142,7 @@ class MemoryStore:
     ) -> list[int] | Full:
         shelf.forget_keys(now_at)
         shelf.expire(now_at, limit=max(EXPIRE_MAX, len(drafts)))
-        answers, new = self._plan(shelf, drafts)
+        answers, new = rules.number(drafts, self.jobs.last_id, functools.partial(_stored, shelf))
         capacity = shelf.settings.capacity
         if capacity is not None:
             if new > capacity:
@@ -165,23 +165,6 @@ class MemoryStore:
             if draft.idempotency_key is not None and draft.idempotency_key not in shelf.idempotent:
                 shelf.remember_key(draft.idempotency_key, answer, now_at)
         return answers
-
-    def _plan(self, shelf: Shelf, drafts: Sequence[Draft]) -> tuple[list[int], int]:
-        """One answer per draft, as if there is room, and how many are new."""
-        answers: list[int] = []
-        same_key: dict[tuple[str, str], int] = {}
-        next_id = first_id = self.jobs.last_id + 1
-        for draft in drafts:
-            known = _known(shelf, draft, same_key)
-            answer = next_id if known is None else Duplicate(known)
-            if draft.idempotency_key is not None:
-                same_key.setdefault(("idempotency", draft.idempotency_key), answer)
-            if known is None:
-                next_id += 1
-                if draft.unique_key is not None:
-                    same_key["unique", draft.unique_key] = answer
-            answers.append(answer)
-        return answers, next_id - first_id
 
     def claim(
         self, queues: Sequence[str], limit: int, *, worker: str, lease_s: float, tasks: Tasks | None = None
@@ -542,18 +525,11 @@ def _refuse_connection(connection: object | None) -> None:
         )
 
 
-def _known(shelf: Shelf, draft: Draft, same_key: Mapping[tuple[str, str], int]) -> int | None:
-    """The id that already stands for one of the draft's keys, stored or earlier in the same call."""
-    key = draft.idempotency_key
-    if key is not None:
-        if key in shelf.idempotent:
-            return shelf.idempotent[key][1]
-        if ("idempotency", key) in same_key:
-            return same_key["idempotency", key]
-    key = draft.unique_key
-    if key is not None:
-        return shelf.unique.get(key, same_key.get(("unique", key)))
-    return None
+def _stored(shelf: Shelf, kind: str, key: str) -> int | None:
+    """The id that already stands for a key."""
+    if kind == "unique":
+        return shelf.unique.get(key)
+    return shelf.idempotent[key][1] if key in shelf.idempotent else None
 
 
 def _row_of(job_id: int, spec: Spec, draft: Draft, now_at: float) -> Row:

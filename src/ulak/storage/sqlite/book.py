@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -97,7 +98,7 @@ def add(ledger: Ledger, queue: str, drafts: Sequence[Draft], *, known_only: bool
     """Store jobs, all or none."""
     row = ledger.queue(queue)
     tidy(ledger, row)
-    answers, new = _plan(ledger, row, drafts)
+    answers, new = rules.number(drafts, ledger.last_id, partial(_stored, ledger, row))
     if new and not _has_room(ledger, row, new):
         return FULL
     if new and known_only:
@@ -146,44 +147,18 @@ def _insert(ledger: Ledger, row: QueueRow, rows: Sequence[tuple[Any, ...]]) -> N
     ledger.rows_changed += len(rows) + sum(len(values[-1]) for values in rows) // PAGE_BYTES
 
 
-def _plan(ledger: Ledger, row: QueueRow, drafts: Sequence[Draft]) -> tuple[list[int], int]:
-    """One answer per draft, as if there is room, and how many are new."""
-    answers: list[int] = []
-    same_key: dict[tuple[str, str], int] = {}
-    next_id = first_id = ledger.last_id + 1
-    for draft in drafts:
-        known = None
-        if draft.unique_key is not None or draft.idempotency_key is not None:
-            known = _known(ledger, row, draft, same_key)
-        answer = next_id if known is None else Duplicate(known)
-        if draft.idempotency_key is not None:
-            same_key.setdefault(("idempotency", draft.idempotency_key), answer)
-        if known is None:
-            next_id += 1
-            if draft.unique_key is not None:
-                same_key["unique", draft.unique_key] = answer
-        answers.append(answer)
-    return answers, next_id - first_id
-
-
-def _known(
-    ledger: Ledger, row: QueueRow, draft: Draft, same_key: Mapping[tuple[str, str], int]
-) -> int | None:
-    """The id that already stands for one of the draft's keys, stored or earlier in the same call."""
-    if (key := draft.idempotency_key) is not None:
+def _stored(ledger: Ledger, row: QueueRow, kind: str, key: str) -> int | None:
+    """The id that already stands for a key."""
+    if kind == "idempotency":
         found = ledger.db.execute(
             "SELECT job FROM keys WHERE queue = ? AND name = ? AND until_at > ?", (row.id, key, ledger.now_at)
         ).fetchone()
-        job_id: int | None = found[0] if found else same_key.get(("idempotency", key))
-        if job_id is not None:
-            return job_id
-    if (key := draft.unique_key) is not None:
+    else:
         found = ledger.db.execute(
             "SELECT id FROM jobs WHERE queue = ? AND unique_key = ? AND unique_key IS NOT NULL AND state < 4",
             (row.id, key),
         ).fetchone()
-        return found[0] if found else same_key.get(("unique", key))
-    return None
+    return found[0] if found else None
 
 
 def _remember_keys(ledger: Ledger, row: QueueRow, drafts: Sequence[Draft], answers: Sequence[int]) -> None:

@@ -232,7 +232,7 @@ class Engine:
         if (link := self._link) is not None:
             if stopped:
                 self._watcher.close_inherited()
-                link.close_inherited()
+                link.let_go()
             else:
                 _log.warning("a process forked amid a transaction; its child must not use the store")
                 _left_behind.append(link)

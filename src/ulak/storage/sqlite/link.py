@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import random
 import sqlite3
 import threading
 from collections.abc import Callable, Iterator
@@ -83,7 +82,7 @@ class Link:
         self.path = path
         self.options = options
         self.journal = ""
-        self.writer = self._connect()
+        self.writer = connect(self.path)
         self._synchronous = ""
         self._checkpointer: sqlite3.Connection | None = None
         self._pages = 0.0
@@ -97,7 +96,7 @@ class Link:
         self._files_at = 0.0
         try:
             self.set_journal()
-            self.reader = self._connect()
+            self.reader = connect(self.path)
         except BaseException:
             self.writer.close()
             raise
@@ -105,9 +104,6 @@ class Link:
         self._read_lock = threading.Lock()
         self._write_lock = threading.Lock()
         self._is_closed = False
-
-    def _connect(self) -> sqlite3.Connection:
-        return connect(self.path)
 
     def set_journal(self) -> None:
         """Put the file into the journal mode that was asked for."""
@@ -132,11 +128,7 @@ class Link:
             with contextlib.suppress(UlakError):
                 self.transact(lambda _: None, soft=True)
         with self._write_lock, self._read_lock:
-            self._is_closed = True
-            for db in (self.reader, self._checkpointer, self.writer):
-                if db is not None:
-                    with contextlib.suppress(sqlite3.Error):
-                        db.close()
+            self.let_go()
 
     def read_anew(self) -> None:
         """Open the connection for reads again.
@@ -146,7 +138,7 @@ class Link:
         """
         with self._read_lock:
             self.reader.close()
-            self.reader = self._connect()
+            self.reader = connect(self.path)
 
     def stop(self) -> bool:
         """Have nobody inside the library, as a fork needs it; False if somebody stays there for too long."""
@@ -162,8 +154,11 @@ class Link:
         self._read_lock.release()
         self._write_lock.release()
 
-    def close_inherited(self) -> None:
-        """In a forked child, after a `stop` in its parent. No transaction is open, so it writes nothing."""
+    def let_go(self) -> None:
+        """Close the connections, while nobody is inside the library with one.
+
+        In a forked child, after a `stop` in its parent, too: no transaction is open, so it writes nothing.
+        """
         self._is_closed = True
         for db in (self.reader, self._checkpointer, self.writer):
             if db is not None:
@@ -390,7 +385,7 @@ class Link:
 
     def _checkpoint(self) -> tuple[int, int]:
         if self._checkpointer is None:
-            self._checkpointer = self._connect()
+            self._checkpointer = connect(self.path)
         other = self._checkpointer
         self.roll_back()
         try:
@@ -466,7 +461,7 @@ def with_patience(call: Callable[[], R], path: str) -> R:
                 raise explained(error, path) from error
         except sqlite3.Error as error:
             raise explained(error, path) from error
-        pause(random.uniform(_PAUSE_MIN_S, _PAUSE_MAX_S))
+        pause(_PAUSE_MIN_S, _PAUSE_MAX_S)
 
 
 def is_busy(error: sqlite3.Error) -> bool:

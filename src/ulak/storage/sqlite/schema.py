@@ -53,14 +53,15 @@ def version_of(db: sqlite3.Connection, path: str) -> int:
     return int(version)
 
 
-def check_current(db: sqlite3.Connection, path: str) -> None:
-    """Raises SchemaError if the file's schema is older than this version's; an empty file has none."""
+def check_current(db: sqlite3.Connection, path: str) -> int:
+    """The schema's number, 0 for an empty file. Raises SchemaError if it is not this version's."""
     version = version_of(db, path)
     if 0 < version < VERSION:
         raise SchemaError(
             f'"{path}" has schema {version}, and this ulak works with {VERSION}\n'
             f"  no version of ulak has made such a file; restore it from a backup"
         )
+    return version
 
 
 def migrate(db: sqlite3.Connection, path: str, boot: str, now_at: float) -> None:
@@ -82,18 +83,16 @@ def migrate(db: sqlite3.Connection, path: str, boot: str, now_at: float) -> None
 
 def begun(db: sqlite3.Connection, *, path: str) -> tuple[str, int] | None:
     """The store's name and epoch; None if there is something to do first."""
-    if version_of(db, path) == 0:
+    if check_current(db, path) == 0:
         return None
-    check_current(db, path)
     uid, epoch, boot = db.execute("SELECT uid, epoch, boot FROM store").fetchone()
     return (uid, epoch) if boot == boot_id() else None
 
 
 def begin(db: sqlite3.Connection, *, path: str, now_at: float) -> tuple[str, int]:
     """Make the schema in an empty file; after a reboot, end every lease that came before it."""
-    if version_of(db, path) == 0:
+    if check_current(db, path) == 0:
         migrate(db, path, boot_id(), now_at)
-    check_current(db, path)
     uid, epoch, boot = db.execute("SELECT uid, epoch, boot FROM store").fetchone()
     if boot != boot_id():
         # Whoever held a lease is gone with the machine's last run. A claim that was not synced then may have

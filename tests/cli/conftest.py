@@ -1,0 +1,27 @@
+"""A file, and the command on it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.cli.command import Done, Run
+from ulak.cli import main
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "jobs.db"
+
+
+@pytest.fixture
+def ulak_on_file(path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Run:
+    """Run `ulak ARGS` in this process, on the file."""
+    monkeypatch.setenv("ULAK_URL", f"sqlite:///{path}")
+
+    def go(*argv: object) -> Done:
+        status = main([str(word) for word in argv])
+        return Done(status, *capsys.readouterr())
+
+    return go
