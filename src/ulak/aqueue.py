@@ -31,6 +31,7 @@ from ulak.info import JobInfo
 from ulak.local import LocalStore, Producer, View
 from ulak.newjob import JobOptions
 from ulak.storage.drive import arun
+from ulak.worker.execute import Handler
 from ulak.worker.pool import AsyncPool
 
 
@@ -206,8 +207,8 @@ class AsyncQueue(Handle):
         """As `Queue.workers`; `async def` handlers run on the caller's loop."""
         return AsyncPool(
             self._open(),
-            self.name,
-            handler,
+            [self.name],
+            Handler(handler),
             worker=self._pool_name(),
             lease_s=self._lease_s,
             count=count,

@@ -21,17 +21,37 @@ PROGRESS_TEXT_MAX = 1024
 class Context(msgspec.Struct, eq=False):
     """The job a handler runs. Ask for it with a parameter annotated `Context`.
 
-    cancelled: somebody asked for the job's end, or its lease is lost: stop when you can. What is returned
-    after a lost lease has no effect. ended: the handler has returned. acked: the handler has finished its
-    job itself, in a transaction.
+    ended: the handler has returned. acked: the handler has finished its job itself, in a transaction.
     """
 
     _lease: Lease
-    cancelled: bool = False
+    _asked_to_stop: bool = False
     ended: bool = False
     progress_text: str | None = None
     acked: bool = False
     _ack: Callable[[Lease, object], object] | None = None
+    _is_late: Callable[[], bool] | None = None
+
+    @property
+    def cancelled(self) -> bool:
+        """Stop when you can: somebody asked for the job's end, its lease is lost, or its time is over.
+
+        What is returned after a lost lease has no effect.
+        """
+        return self._asked_to_stop or self.timed_out
+
+    @property
+    def timed_out(self) -> bool:
+        """Whether the job has run longer than the `timeout` of its task allows."""
+        return self._is_late is not None and self._is_late()
+
+    def ask_to_stop(self, *, stop: bool = True) -> None:
+        """What the worker says when the job's end is asked for, or its lease is lost."""
+        self._asked_to_stop = stop
+
+    def limit(self, is_late: Callable[[], bool]) -> None:
+        """What the worker says of a task with a time limit. is_late: looks at the clock."""
+        self._is_late = is_late
 
     def ack(self, *, connection: object) -> None:
         """Finish the job in the transaction that is open on this connection to its store's database.
@@ -62,6 +82,16 @@ class Context(msgspec.Struct, eq=False):
     def queue(self) -> str:
         """The queue it came from."""
         return self._lease.queue
+
+    @property
+    def task(self) -> str | None:
+        """The task it is a call of, if any."""
+        return self._lease.task
+
+    @property
+    def worker(self) -> str:
+        """The worker that runs it."""
+        return self._lease.worker
 
     @property
     def attempt(self) -> int:

@@ -32,6 +32,7 @@ from ulak.local import LocalStore, Producer, View
 from ulak.newjob import JobOptions
 from ulak.storage.direct import Ways
 from ulak.storage.drive import run
+from ulak.worker.execute import Handler
 from ulak.worker.pool import Pool
 
 
@@ -254,8 +255,8 @@ class Queue(Handle):
         """
         return Pool(
             self._open(),
-            self.name,
-            handler,
+            [self.name],
+            Handler(handler),
             worker=self._pool_name(),
             lease_s=self._lease_s,
             count=count,

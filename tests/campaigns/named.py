@@ -253,15 +253,15 @@ MUTANTS = (
     Mutant(
         "workers leave too early",
         "worker/runtime.py",
-        "return self.local.finished and (yield from flows.is_drained([self.queue]))",
-        "return self.local.finished",
+        "return self.finished and (yield from flows.is_drained(self.queues))",
+        "return self.finished",
         _POOL,
     ),
     Mutant(
         "shutdown keeps leases",
         "worker/runtime.py",
-        "released = yield from flows.release_all(self.queue, self.worker, Cause.SHUTDOWN)",
-        "released = 0",
+        "released += yield from flows.release_all(queue, self.worker, Cause.SHUTDOWN)",
+        "released += 0",
         _POOL,
     ),
     Mutant(

@@ -32,14 +32,14 @@ def test_injected_failures_are_not_shown_unless_asked_for() -> None:
 def test_with_v_every_injected_failure_is_a_line() -> None:
     lines = ulak(*FAILING, "-v").stderr.splitlines()
     assert len(lines) == 10
-    retried = "warning ulak: job 1 of queue demo, attempt 1 of 2: retry (InjectedFailure"
-    died = "error ulak: job 5 of queue demo, attempt 2 of 2: dead (InjectedFailure"
+    retried = "warning ulak: job 1 of queue demo, attempt 1 of 2: retried (InjectedFailure"
+    died = "error ulak: job 5 of queue demo, attempt 2 of 2: died (InjectedFailure"
     assert [sum(line.startswith(start) for line in lines) for start in (retried, died)] == [1, 1]
 
 
 def test_with_vv_successes_are_shown_too() -> None:
     lines = ulak("-v", "demo", "--jobs", 5, "--fail-rate", 0, "-v").stderr.splitlines()
-    assert "debug ulak: job 3 of queue demo, attempt 1 of 5: done" in lines
+    assert "debug ulak: job 3 of queue demo, attempt 1 of 5: succeeded" in lines
 
 
 def test_json_lines_of_the_demo_can_be_read_back() -> None:
@@ -48,7 +48,7 @@ def test_json_lines_of_the_demo_can_be_read_back() -> None:
     (first,) = (record for record in records if (record["job_id"], record["attempt"]) == (1, 1))
     assert datetime.fromisoformat(first.pop("at")).tzinfo is not None
     message = first.pop("message")
-    assert message.startswith("job 1 of queue demo, attempt 1 of 2: retry (InjectedFailure")
+    assert message.startswith("job 1 of queue demo, attempt 1 of 2: retried (InjectedFailure")
     assert first == {
         "level": "warning",
         "logger": "ulak",
@@ -61,9 +61,9 @@ def test_json_lines_of_the_demo_can_be_read_back() -> None:
 def test_logfmt_lines_of_the_demo() -> None:
     lines = ulak(*FAILING, "-v", "--log-format", "logfmt").stderr.splitlines()
     assert all(line.startswith("at=20") for line in lines)
-    start = 'level=warning logger=ulak message="job 1 of queue demo, attempt 1 of 2: retry (InjectedFailure'
+    start = 'level=warning logger=ulak message="job 1 of queue demo, attempt 1 of 2: retried (InjectedFailure'
     (line,) = (line for line in lines if line.partition(" ")[2].startswith(start))
-    assert line.endswith(')" job_id=1 queue=demo attempt=1')
+    assert line.endswith(' s" job_id=1 queue=demo attempt=1')
 
 
 def test_levels(capsys: pytest.CaptureFixture[str]) -> None:

@@ -77,7 +77,7 @@ class Works:
         opened = self.queue._open()
         self.edge = opened.edge
         self.handled = Handled(fails, world.moment)
-        self.crew = Crew(self.edge.store, opened.queue(Q), Q, worker="crew", count=2, lease_s=30.0)
+        self.crew = Crew(self.edge.store, [opened.queue(Q)], worker="crew", count=2, lease_s=30.0)
         self.hands = ThreadHands(self.edge, self.crew, Handler(self.handled.handle))
         self.producer = self.queue.producer()
         drive(self.edge, self.crew.begin())
@@ -190,7 +190,7 @@ def a_shutdown_at_once(world: World) -> Any:
         works.check_stopped(answers[2])
         assert all(job.attempt == 0 for job in works.queue.jobs("ready"))
         # What is stale was handed back by the shutdown first.
-        stale, begun = works.crew.local.stale, works.handled.times.total()
+        stale, begun = works.crew.local_queues[0].stale, works.handled.times.total()
         assert stale <= answers[2].report.released <= 2
         assert begun - stale <= works.queue.counts().acked <= begun
 

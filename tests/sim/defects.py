@@ -254,7 +254,7 @@ def loss_unseen() -> Iterator[None]:
         running = [seat.running for seat in keeper._crew.seats if seat.running is not None]
         yield from renew(keeper)
         for _, context in running:
-            context.cancelled = False
+            context.ask_to_stop(stop=False)
 
     with mock.patch.object(Keeper, "_renew", quiet):
         yield

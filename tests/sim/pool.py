@@ -42,7 +42,7 @@ class SimHands:
         actor = self._stage.world.spawn(
             f"{self._crew.worker}.{seat.number}", "seat", self._home, self._main(seat)
         )
-        actor.doing = "seat", self._crew.queue, self._crew
+        actor.doing = "seat", self._crew.label, self._crew
         actor.is_task = self._are_tasks
         self._actors[seat.number] = actor
 
@@ -66,7 +66,7 @@ class SimHands:
         """Workers of a pool that takes jobs leave only once the producers of their process have finished."""
         if self._crew.taking and not seat.asked_to_end:
             self._stage.seen["left as all was done"] += 1
-            if not self._crew.local.finished:
+            if not self._crew.finished:
                 self._stage.world.problem(f"{self._crew.worker}.{seat.number} left before the producers")
 
     def handle(self, seat: Seat, lease: Lease, context: Context) -> Steps:
@@ -157,7 +157,7 @@ class SimPool:
         self.are_tasks = are_tasks
         # Only the bare store has a short way.
         store = stage.bare if stage.has_short_ways else home.view
-        self.crew = Crew(store, home.local(queue), queue, worker=worker, count=count, lease_s=lease_s)
+        self.crew = Crew(store, [home.local(queue)], worker=worker, count=count, lease_s=lease_s)
         write_quick(stage, self.crew)
         self.hands = SimHands(stage, home, self.crew, are_tasks=are_tasks)
         self.keeper: Actor | None = None
@@ -176,7 +176,7 @@ class SimPool:
         """Drain or shut down, as users do; the report, or None if the store was away."""
         stage, start, actor = self._stage, self._stage.watch.started(), self._stage.world.current
         assert actor is not None
-        actor.doing = "end", self.crew.queue, self.crew
+        actor.doing = "end", self.crew.label, self.crew
         try:
             report: Report
             if how == "drain":

@@ -73,7 +73,7 @@ def write_quick(stage: Stage, crew: Crew) -> None:
     def take(timeout: float) -> Lease | None:
         lease = quick.take(timeout)
         if lease is not None:
-            stage.write("claim", ([crew.queue], 1), claim, [lease])
+            stage.write("claim", ([crew.label], 1), claim, [lease])
         return lease
 
     def finish(lease: Lease) -> Outcome | None:

@@ -269,7 +269,7 @@ class Stage:
                 self.watch.done(pool, report)
             else:
                 # A handler whose job was deleted under it may enqueue after the drain; the report is honest.
-                fresh.append((yield from self._start_fresh(pool.crew.queue)))
+                fresh.append((yield from self._start_fresh(pool.crew.label)))
         self.is_over = True
         self.over.set()
         while not all(helper.is_over for helper in helpers):
@@ -298,7 +298,7 @@ class Stage:
 
     def _has_pool(self, queue: str) -> bool:
         crews = [pool.crew for pool in self.pools if pool.home.is_alive]
-        return any(crew.queue == queue and crew.taking and crew.size > 0 for crew in crews)
+        return any(crew.label == queue and crew.taking and crew.size > 0 for crew in crews)
 
     def _start_fresh(self, queue: str) -> Steps:
         alive = [home for home in self.world.homes if home.is_alive and home is not self.world.net]

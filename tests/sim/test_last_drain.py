@@ -65,7 +65,7 @@ class LastDrain:
         self.stage.watch.called(name, args, answer)
 
     def _done(self, pool: SimPool, report: Report) -> None:
-        if pool.crew.queue == self.queue:
+        if pool.crew.label == self.queue:
             self.stage.world.clock.now += STEP_S
             act, self._after = self._after, LastDrain.nothing
             act(self)

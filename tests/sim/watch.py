@@ -183,7 +183,7 @@ class Watch:
     def ended(self, pool: SimPool, since: float) -> None:
         """A pool has ended: nothing that it held before is held on, and soon nothing at all."""
         world = self._stage.world
-        for lease in self._stage.bare.leased(pool.crew.queue, worker=pool.worker):
+        for lease in self._stage.bare.leased(pool.crew.label, worker=pool.worker):
             if self._claimed_at.get((lease.id, lease.delivery), since) < since:
                 world.problem(f"{pool.worker} has ended, and still holds {lease}")
         world.spawn(f"{pool.worker}.check", "check", world.net, self._check_ended(pool, since))
@@ -194,7 +194,7 @@ class Watch:
         people = [actor for actor in world.everybody if actor.name.startswith(f"{pool.worker}.")]
         if not pool.home.is_alive or any(actor.was_hit_since(since, world.clock.now) for actor in people):
             return
-        held = self._stage.bare.leased(pool.crew.queue, worker=pool.worker)
+        held = self._stage.bare.leased(pool.crew.label, worker=pool.worker)
         if held:
             world.problem(f"{pool.worker} has ended, and still holds {held}")
 
@@ -212,13 +212,13 @@ class Watch:
         Since then a held job may have been taken for its task, and a handler that was left behind may have
         enqueued. Nothing else may be open.
         """
-        look, which = self._last_look.get(pool.worker), Filter(queue=pool.crew.queue, states=OPEN)
+        look, which = self._last_look.get(pool.worker), Filter(queue=pool.crew.label, states=OPEN)
         jobs = self._stage.bare.scan(which, limit=1_000)
         left = [job for job in jobs if job.state is not State.HELD and not self._is_later(job, look)]
         if look is None or look.counts.open > look.counts.held or left:
             saw = "nothing since its pool stopped" if look is None else look.counts
             self._stage.world.problem(
-                f"the last drain of {pool.crew.queue} reports {report}, saw {saw}, and leaves {left}"
+                f"the last drain of {pool.crew.label} reports {report}, saw {saw}, and leaves {left}"
             )
 
     def _is_later(self, job: Job, look: Look | None) -> bool:
@@ -313,7 +313,7 @@ class Watch:
         """A keeper of this queue that is well; if asked for, of a pool where somebody has left."""
         for pool in self._stage.pools:
             keeper, crew = pool.keeper, pool.crew
-            if crew.queue != queue or keeper is None or keeper.is_over or not pool.home.is_alive:
+            if crew.label != queue or keeper is None or keeper.is_over or not pool.home.is_alive:
                 continue
             if has_empty_seats and (not crew.taking or crew.size == len(crew.seats)):
                 continue

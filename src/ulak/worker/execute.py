@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable
-from typing import Any, TypeAlias, get_args, get_type_hints
+from typing import Any, Protocol, TypeAlias, get_args, get_type_hints
 
 import msgspec
 
@@ -13,6 +13,7 @@ from ulak.capture import capture
 from ulak.context import Cancel, Context, Reject, Retry, Snooze, set_current
 from ulak.core import rules
 from ulak.core.job import Cancelled, Cause, Dead, Done, Failure, Lease, Verdict
+from ulak.core.store import Tasks
 from ulak.durations import seconds
 from ulak.errors import ArgumentError, PayloadError
 
@@ -34,6 +35,33 @@ Ending: TypeAlias = Verdict | Failed
 DONE = Done()
 """How a plain success ends."""
 
+NO_TASK: Tasks = frozenset({None})
+"""What a plain pool knows: jobs without a task."""
+
+
+class Runs(Protocol):
+    """What a pool runs for each delivery of its queues."""
+
+    @property
+    def is_async(self) -> bool:
+        """Whether `arun` is awaited on an event loop; else `run` is called in a worker's thread."""
+
+    @property
+    def tasks(self) -> Tasks:
+        """What it knows; jobs of any other task are held."""
+
+    def run(self, lease: Lease, context: Context) -> Ending:
+        """Do the work of one delivery; how it ended. Never raises."""
+
+    async def arun(self, lease: Lease, context: Context) -> Ending:
+        """The same, on an event loop."""
+
+    def open(self) -> None:
+        """The pool starts."""
+
+    def close(self) -> None:
+        """The pool has stopped."""
+
 
 class Handler:
     """A user's callable, looked at once: whether it is `async def` and asks for the job's `Context`.
@@ -47,9 +75,16 @@ class Handler:
         if _is_generator(call):
             raise ArgumentError("a handler that yields never runs; make it an ordinary def or async def")
         self._call = call
+        self.tasks = NO_TASK
         self.is_async = _is_async(call)
         self._context_name = _context_parameter(call)
         _check_signature(call, self._context_name)
+
+    def open(self) -> None:
+        """Nothing to open."""
+
+    def close(self) -> None:
+        """Nothing to close."""
 
     def _invoke(self, payload: object, context: Context) -> Any:  # noqa: ANN401 - what the user's callable returns
         named = {} if self._context_name is None else {self._context_name: context}

@@ -14,7 +14,7 @@ from ulak.core import rules
 from ulak.core.flows import Flow
 from ulak.core.job import Cause, Lease
 from ulak.storage.drive import Edge, arun, run
-from ulak.worker.execute import DONE, Ending, Handler
+from ulak.worker.execute import DONE, Ending, Runs
 from ulak.worker.runtime import Crew, Left, Seat
 
 _log = logging.getLogger("ulak")
@@ -29,7 +29,7 @@ SHARE_MAX = 64
 class ThreadHands:
     """One thread a worker; it claims, runs and settles by itself."""
 
-    def __init__(self, edge: Edge, crew: Crew, handler: Handler) -> None:
+    def __init__(self, edge: Edge, crew: Crew, handler: Runs) -> None:
         self._edge = edge
         self._crew = crew
         self._handler = handler
@@ -37,7 +37,7 @@ class ThreadHands:
 
     def start(self, seat: Seat) -> None:
         """Start a thread for this seat."""
-        name = f"ulak-{self._crew.queue}-{seat.number}"
+        name = f"ulak-{self._crew.label}-{seat.number}"
         # A daemon: a handler that never returns must not keep the process from ending.
         thread = threading.Thread(target=self._main, args=(seat,), name=name, daemon=True)
         self._threads[seat.number] = thread
@@ -47,7 +47,7 @@ class ThreadHands:
         try:
             run(self._edge, self._crew.work(seat, self))
         except BaseException:  # noqa: BLE001 - whatever killed this thread, its seat must be taken again
-            _log.exception("worker %d of queue %s died", seat.number, self._crew.queue)
+            _log.exception("worker %d of queue %s died", seat.number, self._crew.label)
             if self._crew.taking:
                 return
         self._crew.seat_left(seat)
@@ -60,7 +60,7 @@ class ThreadHands:
         """Run jobs in this thread, one after the other."""
         crew, run = self._crew, self._handler.run
         seat.has_more = False
-        if (quick := crew.quick) is None or crew.is_logging:
+        if (quick := crew.quick) is None or crew.is_telling:
             return left
         seat.has_more = True
         if not crew.finish_quickly(left):
@@ -97,7 +97,7 @@ class LoopHands:
     """A fixed set of tasks on one event loop: the caller's or, if None, one in a thread of its own."""
 
     def __init__(
-        self, edge: Edge, crew: Crew, handler: Handler, loop: asyncio.AbstractEventLoop | None = None
+        self, edge: Edge, crew: Crew, handler: Runs, loop: asyncio.AbstractEventLoop | None = None
     ) -> None:
         self._edge = edge
         self._crew = crew
@@ -110,7 +110,7 @@ class LoopHands:
     def open(self) -> None:
         """Start the loop's own thread, if it has one."""
         if self._owns_loop:
-            threading.Thread(target=self._main, name=f"ulak-{self._crew.queue}-loop", daemon=True).start()
+            threading.Thread(target=self._main, name=f"ulak-{self._crew.label}-loop", daemon=True).start()
 
     def _main(self) -> None:
         # Leaving the runner cancels what handlers left running on the loop, and closes it.
@@ -130,7 +130,7 @@ class LoopHands:
             self._crew.seat_left(seat)
 
     def _start(self, seat: Seat) -> None:
-        name = f"ulak-{self._crew.queue}-{seat.number}"
+        name = f"ulak-{self._crew.label}-{seat.number}"
         self._tasks[seat.number] = self._loop.create_task(self._work(seat), name=name)
 
     async def _work(self, seat: Seat) -> None:
@@ -138,7 +138,7 @@ class LoopHands:
             await arun(self._edge, self._crew.work(seat, self))
         except BaseException as error:  # noqa: BLE001 - as in a thread
             if not isinstance(error, asyncio.CancelledError):
-                _log.exception("worker %d of queue %s died", seat.number, self._crew.queue)
+                _log.exception("worker %d of queue %s died", seat.number, self._crew.label)
             if self._crew.taking:
                 return
         if seat.asked_to_end and self._crew.taking:
@@ -167,7 +167,7 @@ class LoopHands:
         """Run jobs in this task, one after the other."""
         crew, arun = self._crew, self._handler.arun
         seat.has_more = False
-        if (quick := crew.quick) is None or crew.is_logging:
+        if (quick := crew.quick) is None or crew.is_telling:
             return left
         seat.has_more = True
         if not crew.finish_quickly(left):

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TypeAlias
 
 from ulak.core import flows
 from ulak.core.flows import LOOK_AGAIN_S, Flow, ask, least
 from ulak.core.job import Outcome
-from ulak.core.store import Store, Until
+from ulak.core.store import Line, Store, Until
 from ulak.worker.runtime import Crew
 
 _log = logging.getLogger("ulak")
@@ -17,18 +19,27 @@ RENEWALS_PER_LEASE = 3
 PRUNE_MAX = 1000
 
 
-class Keeper:
-    """Does the duties from one thread of its own, so that no handler can starve them."""
+Duty: TypeAlias = Callable[[], Flow[float | None]]
+"""A duty of a user of the pool: it answers in how many seconds it is due again (None: whenever)."""
 
-    def __init__(self, crew: Crew, replace_lost: Callable[[], Flow[None]]) -> None:
+
+class Keeper:
+    """Does the duties from one thread of its own, so that no handler can starve them.
+
+    more: duties beside its own.
+    """
+
+    def __init__(self, crew: Crew, replace_lost: Callable[[], Flow[None]], more: Sequence[Duty] = ()) -> None:
         self._crew = crew
-        self._duties = (
+        self._due_at = dict.fromkeys(more, 0.0)
+        self._duties: tuple[Callable[[], Flow[None]], ...] = (
             self._renew,
             self._reclaim,
             self._promote,
             replace_lost,
             self._upkeep,
             self._look_ahead,
+            *(partial(self._do, duty) for duty in more),
         )
         self._renew_at = self._upkeep_at = 0.0
         self._horizon_s: float | None = None
@@ -40,7 +51,9 @@ class Keeper:
         """
         crew = self._crew
         signal = yield from flows.new_signal()
-        lines = yield from flows.lines_of(crew.queue, Until.DUE)
+        lines: list[Line] = []
+        for queue in crew.queues:
+            lines += yield from flows.lines_of(queue, Until.DUE)
         for line in lines:
             line.join(signal)
         try:
@@ -50,11 +63,11 @@ class Keeper:
                 went_well = True
                 for duty in self._duties:
                     went_well &= yield from _guard(duty)
-                renew_s = self._renew_at - (yield from flows.now())
+                due_s = min((self._renew_at, *self._due_at.values())) - (yield from flows.now())
                 # What failed is not tried again at once, also where a lease that has ended says "now".
                 horizon_s = self._horizon_s if went_well else None
                 if not crew.stopped:
-                    yield from flows.sleep(signal, max(0.0, least(horizon_s, renew_s, LOOK_AGAIN_S) or 0.0))
+                    yield from flows.sleep(signal, max(0.0, least(horizon_s, due_s, LOOK_AGAIN_S) or 0.0))
         finally:
             for line in lines:
                 line.leave(signal)
@@ -83,13 +96,13 @@ class Keeper:
         for (_, context), answer in zip(running, answers, strict=True):
             # A handler that has returned meanwhile has lost nothing: its job may be settled already.
             if (answer is Outcome.STALE or answer is True) and not context.ended:
-                context.cancelled = True
+                context.ask_to_stop()
 
     def _reclaim(self) -> Flow[None]:
-        yield from flows.reclaim([self._crew.queue])
+        yield from flows.reclaim(self._crew.queues)
 
     def _promote(self) -> Flow[None]:
-        yield from ask(Store.promote, [self._crew.queue])
+        yield from ask(Store.promote, self._crew.queues)
 
     def _upkeep(self) -> Flow[None]:
         """Say that the pool is there, and forget what is old; not more often than waiters look."""
@@ -98,11 +111,20 @@ class Keeper:
         if now < self._upkeep_at:
             return
         self._upkeep_at = now + LOOK_AGAIN_S
-        yield from ask(Store.beat, crew.worker, {"queue": crew.queue, "size": str(crew.size)})
+        yield from ask(Store.beat, crew.worker, {"queues": crew.label, "size": str(crew.size)})
         yield from ask(Store.prune, limit=PRUNE_MAX)
 
     def _look_ahead(self) -> Flow[None]:
-        self._horizon_s = yield from ask(Store.horizon, [self._crew.queue])
+        self._horizon_s = yield from ask(Store.horizon, self._crew.queues)
+
+    def _do(self, duty: Duty) -> Flow[None]:
+        """Do one of the other duties, if it is due; one that fails is due again at the next look."""
+        now = yield from flows.now()
+        if now < self._due_at[duty]:
+            return
+        self._due_at[duty] = now + LOOK_AGAIN_S
+        again_s = yield from duty()
+        self._due_at[duty] = now + (LOOK_AGAIN_S if again_s is None else max(0.0, again_s))
 
 
 def _guard(duty: Callable[[], Flow[None]]) -> Flow[bool]:

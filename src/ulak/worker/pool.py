@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from types import TracebackType
 from typing import Any, Self
@@ -16,11 +16,12 @@ from ulak.core.flows import Do, Flow, Handling, ask
 from ulak.core.store import Change, Store
 from ulak.durations import seconds
 from ulak.errors import ArgumentError, Closed, WouldDeadlock
+from ulak.events import Events
 from ulak.local import LocalStore
 from ulak.storage.drive import arun, run
-from ulak.worker.execute import Handler
+from ulak.worker.execute import Runs
 from ulak.worker.hands import AnyHands, LoopHands, ThreadHands, replace_lost
-from ulak.worker.keeper import Keeper
+from ulak.worker.keeper import Duty, Keeper
 from ulak.worker.runtime import Crew, PoolMetrics, Report
 
 _log = logging.getLogger("ulak")
@@ -36,14 +37,17 @@ class BasePool:
     def __init__(
         self,
         opened: LocalStore,
-        queue: str,
-        handler: Callable[..., Any],
+        queues: Sequence[str],
+        handler: Runs,
         *,
         worker: str,
         lease_s: float,
         count: int,
-        backoff: Backoff | None,
         grace: float | timedelta,
+        backoff: Backoff | None = None,
+        turns: Mapping[str, int] | None = None,
+        duties: Sequence[Duty] = (),
+        events: Events | None = None,
     ) -> None:
         if type(count) is not int or not 1 <= count <= COUNT_MAX:
             raise ArgumentError(f"count is the number of workers: an int from 1 to {COUNT_MAX:,}")
@@ -54,10 +58,20 @@ class BasePool:
             )
         self._opened = opened
         self._edge = edge = opened.edge
-        self._handler = Handler(handler)
+        self._handler = handler
         self._backoff = backoff
+        self._duties = duties
         self._grace_s = seconds(grace, name="grace")
-        self._crew = Crew(edge.store, opened.queue(queue), queue, worker=worker, count=count, lease_s=lease_s)
+        self._crew = Crew(
+            edge.store,
+            [opened.queue(queue) for queue in queues],
+            worker=worker,
+            count=count,
+            lease_s=lease_s,
+            tasks=handler.tasks,
+            turns=turns,
+            told=events,
+        )
         self._hands: AnyHands | None = None
         self._first_end = threading.Lock()
         self._keeper: threading.Thread | None = None
@@ -70,8 +84,11 @@ class BasePool:
     def _begin(self, loop: asyncio.AbstractEventLoop | None) -> Flow[None]:
         if self._hands is not None:
             raise Closed("this pool was started already; a pool runs once, make a new one")
-        yield from self._store_policy()
+        # Jobs of tasks have policies of their own.
+        if None in self._handler.tasks:
+            yield from self._store_policy()
         yield from self._crew.begin()
+        self._handler.open()
         if self._handler.is_async:
             self._hands = LoopHands(self._edge, self._crew, self._handler, loop)
         else:
@@ -92,14 +109,15 @@ class BasePool:
         finally:
             if self._crew.stopped and self._first_end.acquire(blocking=False):
                 yield Do(self._see_keeper_off)
+                self._handler.close()
                 self._opened.close_handle()
 
     def _start_all(self, hands: AnyHands) -> None:
         hands.open()
         for seat in self._crew.seats:
             hands.start(seat)
-        keeper = Keeper(self._crew, lambda: replace_lost(self._crew, hands))
-        name = f"ulak-{self._crew.queue}-keeper"
+        keeper = Keeper(self._crew, lambda: replace_lost(self._crew, hands), self._duties)
+        name = f"ulak-{self._crew.label}-keeper"
         self._keeper = threading.Thread(target=self._keep, args=(keeper,), name=name, daemon=True)
         self._keeper.start()
 
@@ -113,29 +131,31 @@ class BasePool:
             try:
                 run(self._edge, keeper.keep())
             except BaseException:  # noqa: BLE001 - whatever struck this thread, nobody else renews the leases
-                _log.exception("the keeper of queue %s was struck, and goes on", self._crew.queue)
+                _log.exception("the keeper of queue %s was struck, and goes on", self._crew.label)
 
     def _store_policy(self) -> Flow[None]:
         """Store the backoff as the queue's, if it has none."""
-        queue = self._crew.queue
-        stored = (yield from ask(Store.queues))[queue].backoff
-        if stored is None:
-            yield from ask(Store.configure, queue, Change(backoff=self._backoff or Backoff()))
-        elif self._backoff is not None and stored != self._backoff:
-            _log.warning(
-                "queue %s has %s, so %s is not used; change it with q.configure(backoff=)",
-                queue,
-                stored,
-                self._backoff,
-            )
+        settings = yield from ask(Store.queues)
+        for queue in self._crew.queues:
+            stored = settings[queue].backoff
+            if stored is None:
+                yield from ask(Store.configure, queue, Change(backoff=self._backoff or Backoff()))
+            elif self._backoff is not None and stored != self._backoff:
+                _log.warning(
+                    "queue %s has %s, so %s is not used; change it with q.configure(backoff=)",
+                    queue,
+                    stored,
+                    self._backoff,
+                )
 
     def _refuse_in_handler(self, what: str) -> None:
-        queue = self._crew.queue
-        if handling(queue, self._edge.store.uid) is Handling.THIS_QUEUE:
-            raise WouldDeadlock(
-                f"{what} in a handler of queue {queue!r} would wait for that handler itself\n"
-                f"  set an event in the handler, and end the pool where it was started"
-            )
+        uid = self._edge.store.uid
+        for queue in self._crew.queues:
+            if handling(queue, uid) is Handling.THIS_QUEUE:
+                raise WouldDeadlock(
+                    f"{what} in a handler of queue {queue!r} would wait for that handler itself\n"
+                    f"  set an event in the handler, and end the pool where it was started"
+                )
 
     def _drain(self, timeout: float | timedelta | None) -> Flow[Report]:
         self._refuse_in_handler("drain()")
@@ -149,7 +169,7 @@ class BasePool:
 
     def _leave(self, error: BaseException | None) -> Flow[Report]:
         """Drain if the producers have finished, else shut down; shut down after an exception."""
-        if error is None and self._crew.local.finished and self._crew.taking:
+        if error is None and self._crew.finished and self._crew.taking:
             return (yield from self._drain(None))
         return (yield from self._shutdown(None))
 
@@ -163,13 +183,13 @@ class BasePool:
         return self._hands
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}(queue={self._crew.queue!r}, size={self.size})"
+        return f"{type(self).__name__}(queue={self._crew.label!r}, size={self.size})"
 
 
 class Pool(BasePool):
-    """Workers of one queue, for threads. Made by `Queue.workers`; a context manager.
+    """Workers for threads. Made by `Queue.workers` or `App.workers`; a context manager.
 
-    Leaving the `with` drains if the queue's producers have finished, else shuts down within the grace; after
+    Leaving the `with` drains if the queues' producers have finished, else shuts down within the grace; after
     an exception it always shuts down. `size` stays what it is whatever handlers raise.
     """
 
@@ -212,7 +232,7 @@ class Pool(BasePool):
 
 
 class AsyncPool(BasePool):
-    """Workers of one queue, for an event loop. Made by `AsyncQueue.workers`; an async context manager.
+    """Workers for an event loop. Made by `AsyncQueue.workers` or `App.aworkers`; an async context manager.
 
     `async def` handlers run on the caller's loop, `def` handlers on threads. Else as `Pool`.
     """

@@ -2,38 +2,37 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, Protocol, TypeAlias
 
 import msgspec
 
+from ulak import events
 from ulak.context import Context
 from ulak.core import flows, rules
 from ulak.core.flows import LOOK_AGAIN_S, Do, Flow, ask, least
-from ulak.core.job import Cause, Dead, Failure, Hold, Lease, Outcome, Retry, State, Totals, Verdict
+from ulak.core.job import Cause, Counts, Failure, Hold, Lease, Outcome, State, Totals, Verdict
 from ulak.core.store import Line, Settled, Settlement, Signal, Store, Tasks, Until
 from ulak.errors import StorageBusy, StorageFull, StorageUnavailable
+from ulak.events import Events
 from ulak.local import LocalQueue
 from ulak.storage.line import WaitLine
 from ulak.ways import quick_hands
-from ulak.worker.execute import DONE, Ending, Failed
+from ulak.worker.execute import DONE, NO_TASK, Ending, Failed
+from ulak.worker.turns import Turns
 
 _log = logging.getLogger("ulak")
 
-NO_TASK: Tasks = frozenset({None})
-"""What a plain pool knows: jobs without a task."""
-
 
 class Report(msgspec.Struct, frozen=True):
-    """How a drain or a shutdown ended.
+    """How a drain or a shutdown ended; numbers are of all queues of the pool together.
 
     drained: every producer had finished, and nothing was left that could still run.
-    open: unfinished jobs left in the queue; of these, held ones wait for a worker that knows their task, and
-    paused says that the queue is paused.
-    released: deliveries handed back unspent because time was over. dead: dead jobs stored in the queue.
+    open: unfinished jobs left there; of these, held ones wait for a worker that knows their task, and
+    paused says that a queue is paused.
+    released: deliveries handed back unspent because time was over. dead: dead jobs stored there.
     """
 
     drained: bool
@@ -45,7 +44,7 @@ class Report(msgspec.Struct, frozen=True):
 
 
 class PoolMetrics(msgspec.Struct, frozen=True):
-    """What happened in the queue since the pool started, in one snapshot.
+    """What happened in the pool's queues since it started, in one snapshot.
 
     rejected and stale count this process only.
 
@@ -77,6 +76,8 @@ class Seat:
         self.standing: list[Line] = []
         # The last burst did not end for want of a job.
         self.has_more = False
+        # How long its last handler ran by the general way.
+        self.run_s = 0.0
 
 
 _ROLLED_BACK = Failed(
@@ -110,22 +111,41 @@ class Hands(Protocol):
 class Crew:
     """The state of one pool, and its flows.
 
+    local_queues: its queues, as this process sees them, in order. tasks: what its handler knows.
     taking: workers take new jobs. stopped: the keeper may go too.
     """
 
     def __init__(
-        self, store: Store, local: LocalQueue, queue: str, *, worker: str, count: int, lease_s: float
+        self,
+        store: Store,
+        local_queues: Sequence[LocalQueue],
+        *,
+        worker: str,
+        count: int,
+        lease_s: float,
+        tasks: Tasks = NO_TASK,
+        turns: Mapping[str, int] | None = None,
+        told: Events | None = None,
     ) -> None:
         self.store = store
-        self.local = local
-        self.queue = queue
+        self.local_queues = tuple(local_queues)
+        self.queues = tuple(local.name for local in local_queues)
+        self.label = ",".join(self.queues)
+        self.tasks = tasks
         self.worker = worker
         self.lease_s = lease_s
         self.seats = [Seat(number) for number in range(1, count + 1)]
         self.taking = True
         self.stopped = False
         self.gone = WaitLine(Until.DRAINED)
-        self.quick = quick_hands(store, local, worker=worker, lease_s=lease_s)
+        self.events = told or Events()
+        # Several queues have an order among them, which the short way of one does not know.
+        is_one = len(self.queues) == 1
+        self.quick = (
+            quick_hands(store, self.local_queues[0], worker=worker, lease_s=lease_s) if is_one else None
+        )
+        self._turns = Turns(self.queues, turns)
+        self._local_of = {local.name: local for local in local_queues}
         self._ack = self._ack_joined if store.capabilities.transactions else None
         self._start = Totals()
         self._start_stale = self._start_rejected = 0
@@ -135,24 +155,41 @@ class Crew:
         """How many workers there are."""
         return sum(not seat.left for seat in self.seats)
 
+    @property
+    def finished(self) -> bool:
+        """Whether producers of this process have registered, and every one has finished."""
+        return any(local.finished for local in self.local_queues) and not self.awaited
+
+    @property
+    def awaited(self) -> bool:
+        """Whether a registered producer has not finished yet."""
+        return any(local.awaited for local in self.local_queues)
+
+    def wake_all(self) -> None:
+        """Have every worker of the process look again."""
+        for local in self.local_queues:
+            local.wake_all()
+
     def begin(self) -> Flow[None]:
         """Note where the totals stand, before the first worker starts."""
-        self._start = (yield from ask(Store.counts, [self.queue]))[self.queue].totals
-        self._start_stale, self._start_rejected = self.local.stale, self.local.rejected
+        self._start = _summed((yield from ask(Store.counts, self.queues)))
+        self._start_stale, self._start_rejected = self._refused()
+
+    def _refused(self) -> tuple[int, int]:
+        return sum(local.stale for local in self.local_queues), sum(
+            local.rejected for local in self.local_queues
+        )
 
     def metrics(self) -> Flow[PoolMetrics]:
         """What happened since `begin`."""
-        totals = (yield from ask(Store.counts, [self.queue]))[self.queue].totals
+        totals = _summed((yield from ask(Store.counts, self.queues)))
+        stale, rejected = self._refused()
         grown = {
             name: getattr(totals, name) - getattr(self._start, name)
             for name in PoolMetrics.__struct_fields__
             if name not in ("stale", "rejected")
         }
-        return PoolMetrics(
-            **grown,
-            stale=self.local.stale - self._start_stale,
-            rejected=self.local.rejected - self._start_rejected,
-        )
+        return PoolMetrics(**grown, stale=stale - self._start_stale, rejected=rejected - self._start_rejected)
 
     # One worker
 
@@ -180,7 +217,7 @@ class Crew:
                     yield from flows.sleep(signal, LOOK_AGAIN_S)
                     continue
                 settled, leases = turned
-                self._note(settlements, settled)
+                self._note(settlements, settled, seat.run_s)
                 seat.running = None
                 left = []
                 if leases and self.stopped:
@@ -220,15 +257,15 @@ class Crew:
                 yield from ask(
                     Store.turn,
                     settlements,
-                    [self.queue],
+                    self._turns.next(),
                     limit,
                     worker=self.worker,
                     lease_s=self.lease_s,
-                    tasks=NO_TASK,
+                    tasks=self.tasks,
                 )
             )
         except (StorageUnavailable, StorageBusy, StorageFull) as error:
-            _log.warning("worker %d of queue %s waits for its store: %s", seat.number, self.queue, error)
+            _log.warning("worker %d of queue %s waits for its store: %s", seat.number, self.label, error)
             return None
 
     def _stand(self, standing: list[Line], signal: Signal) -> Flow[bool]:
@@ -241,20 +278,27 @@ class Crew:
 
     def is_over(self) -> Flow[bool]:
         """Whether every producer has finished and nothing is left that could run."""
-        return self.local.finished and (yield from flows.is_drained([self.queue]))
+        return self.finished and (yield from flows.is_drained(self.queues))
 
     def _lines(self) -> Flow[list[Line]]:
         """Where an idle worker stands: also where the end of all work is called, once that can come."""
-        untils = (Until.READY, Until.DRAINED) if self.local.finished else (Until.READY,)
-        return (yield from flows.lines_of(self.queue, *untils))
+        untils = (Until.READY, Until.DRAINED) if self.finished else (Until.READY,)
+        lines: list[Line] = []
+        for queue in self.queues:
+            lines += yield from flows.lines_of(queue, *untils)
+        return lines
 
     def _run(self, seat: Seat, lease: Lease, hands: Hands) -> Flow[Ending | None]:
         """Run the handler; how the delivery ended, or None if the handler has settled it itself."""
-        if lease.task is not None:
+        if lease.task not in self.tasks:
             return Hold()
         context = Context(lease, _ack=self._ack)
         seat.running = lease, context
+        began = yield from flows.now()
+        if self.events.is_heard:
+            self.events.tell(events.started(lease))
         ending: Ending = yield Do(lambda: hands.handle(seat, lease, context))
+        seat.run_s = (yield from flows.now()) - began
         if not context.acked:
             return ending
         (job,) = yield from ask(Store.get, [lease.id])
@@ -270,9 +314,9 @@ class Crew:
             raise flows.lost(lease)
 
     @property
-    def is_logging(self) -> bool:
-        """Whether each delivery is logged, which the short way does not do."""
-        return _log.isEnabledFor(logging.DEBUG)
+    def is_telling(self) -> bool:
+        """Whether somebody is told of each delivery, which the short way does not do."""
+        return self.events.is_heard or events.is_logged(events.Succeeded)
 
     def finish_quickly(self, left: list[Left]) -> bool:
         """Settle what is left by the store's short way; False if that does not go."""
@@ -287,20 +331,20 @@ class Crew:
             return None
         if seat.standing:
             begin()
-        if lease.work.spec.task is not None:
+        if lease.work.spec.task not in self.tasks:
             return lease, Hold()
         if self.stopped:
             return lease, rules.give_back(Cause.SHUTDOWN)
         seat.running = taken = lease, Context(lease)
         return taken
 
-    def _note(self, settlements: list[Settlement], settled: list[Settled]) -> None:
+    def _note(self, settlements: Sequence[Settlement], settled: Sequence[Settled], run_s: float) -> None:
         for (lease, verdict), answer in zip(settlements, settled, strict=True):
-            stale = answer is Outcome.STALE
-            self.local.count_stale(int(stale))
-            # A log filter or handler of the user's may raise, and the next job is claimed already.
-            with contextlib.suppress(Exception):
-                log_settled(lease, verdict, stale=stale)
+            if answer is Outcome.STALE:
+                self._local_of[lease.queue].count_stale(1)
+            elif answer is State.SUCCEEDED and not self.is_telling:
+                continue
+            self.events.tell(events.settled(lease, verdict, answer, run_s))
 
     def lost(self, seat: Seat) -> Flow[None]:
         """Settle what a worker held that died of something else than its job."""
@@ -310,12 +354,12 @@ class Crew:
         held, _ = running
         # As it is now: a lease that was renewed since the worker took it has another end.
         for lease in (
-            yield from ask(Store.leased, self.queue, worker=self.worker, after=held.id - 1, limit=1)
+            yield from ask(Store.leased, held.queue, worker=self.worker, after=held.id - 1, limit=1)
         ):
             if (lease.id, lease.delivery) == (held.id, held.delivery):
                 verdict = rules.failure(lease, Cause.LOST, draw=(yield from flows.draw()), crashed=True)
                 settled = yield from ask(Store.settle, [(lease, verdict)])
-                self._note([(lease, verdict)], settled)
+                self._note([(lease, verdict)], settled, 0.0)
 
     # The end
 
@@ -326,15 +370,18 @@ class Crew:
         """
         start = yield from flows.now()
         signal = yield from flows.new_signal()
-        line = yield from ask(Store.line, Until.DRAINED, self.queue)
-        line.join(signal)
+        lines: list[Line] = []
+        for queue in self.queues:
+            lines += yield from flows.lines_of(queue, Until.DRAINED)
+        for line in lines:
+            line.join(signal)
         try:
             while True:
                 signal.clear()
                 if not self.taking:
                     break
                 # In this order: whatever the last producer enqueued is counted.
-                if not self.local.awaited and (yield from flows.is_drained([self.queue])):
+                if not self.awaited and (yield from flows.is_drained(self.queues)):
                     break
                 left_s = None if timeout_s is None else start + timeout_s - (yield from flows.now())
                 if left_s is not None and left_s <= 0:
@@ -342,13 +389,13 @@ class Crew:
                     break
                 yield from flows.sleep(signal, least(left_s, LOOK_AGAIN_S))
         finally:
-            line.leave(signal)
+            _leave(lines, signal)
         return (yield from self.shutdown(grace_s, hands))
 
     def shutdown(self, grace_s: float, hands: Hands) -> Flow[Report]:
         """Take nothing new, let what runs finish within `grace_s`, then hand the rest back unspent."""
         self.taking = False
-        self.local.wake_all()
+        self.wake_all()
         start = yield from flows.now()
         signal = yield from flows.new_signal()
         self.gone.join(signal)
@@ -364,33 +411,35 @@ class Crew:
             self.gone.leave(signal)
         self.stopped = True
         self.gone.ring(len(self.gone))
-        self.local.wake_all()
+        self.wake_all()
+        released = 0
         try:
-            released = yield from flows.release_all(self.queue, self.worker, Cause.SHUTDOWN)
+            for queue in self.queues:
+                released += yield from flows.release_all(queue, self.worker, Cause.SHUTDOWN)
         finally:
             # Also when the store is away: what runs must learn that nobody waits for it.
             for seat in self.seats:
                 if (running := seat.running) is not None:
-                    running[1].cancelled = True
+                    running[1].ask_to_stop()
             hands.abandon()
         return (yield from self._report(released))
 
     def _report(self, released: int) -> Flow[Report]:
         # In this order: whatever the last producer enqueued is counted. One look, so it agrees with itself.
-        is_awaited = self.local.awaited
-        counts = (yield from ask(Store.counts, [self.queue]))[self.queue]
-        if counts.open:
-            _log.warning(
-                "the workers of queue %s have stopped; %d jobs are left open there", self.queue, counts.open
-            )
-        settings = (yield from ask(Store.queues))[self.queue]
+        is_awaited = self.awaited
+        counts = yield from ask(Store.counts, self.queues)
+        left = sum(of_queue.open for of_queue in counts.values())
+        if left:
+            _log.warning("the workers of queue %s stopped; %d jobs are left open there", self.label, left)
+        settings = yield from ask(Store.queues)
+        at_rest = [flows.is_at_rest(of_queue, settings[queue]) for queue, of_queue in counts.items()]
         return Report(
-            drained=not is_awaited and flows.is_at_rest(counts, settings),
-            open=counts.open,
-            held=counts.held,
-            paused=settings.paused,
+            drained=not is_awaited and all(at_rest),
+            open=left,
+            held=sum(of_queue.held for of_queue in counts.values()),
+            paused=any(settings[queue].paused for queue in self.queues),
             released=released,
-            dead=counts.dead,
+            dead=sum(of_queue.dead for of_queue in counts.values()),
         )
 
     def seat_left(self, seat: Seat) -> None:
@@ -405,26 +454,7 @@ def _leave(standing: list[Line], signal: Signal) -> None:
     standing.clear()
 
 
-def log_settled(lease: Lease, verdict: Verdict, *, stale: bool) -> None:
-    """One line per settled delivery, at the level its outcome deserves; never with a payload."""
-    error = rules.error_of(verdict)
-    level = logging.DEBUG
-    if isinstance(verdict, Dead):
-        level = logging.ERROR
-    elif stale or (isinstance(verdict, Retry) and not verdict.refund):
-        level = logging.WARNING
-    if _log.isEnabledFor(level):
-        _log.log(
-            level,
-            "job %d of queue %s, attempt %d of %d: %s%s%s",
-            lease.id,
-            lease.queue,
-            lease.attempt,
-            lease.max_attempts,
-            type(verdict).__name__.lower(),
-            f" ({error.type} at {error.traceback.strip().rpartition(chr(10))[2]})"
-            if error is not None
-            else "",
-            "; stale, without effect" if stale else "",
-            extra={"job_id": lease.id, "queue": lease.queue, "task": lease.task, "attempt": lease.attempt},
-        )
+def _summed(counts: Mapping[str, Counts]) -> Totals:
+    """The totals of several queues together."""
+    names = Totals.__struct_fields__
+    return Totals(*(sum(getattr(of_queue.totals, name) for of_queue in counts.values()) for name in names))
