@@ -13,6 +13,7 @@ SIDES = {
     "ulak": ("ulak_side", "CASES"),
     "raw": ("yardstick_side", "RAW"),
     "raw, kept": ("yardstick_side", "KEPT"),
+    "raw, lean": ("yardstick_side", "LEAN"),
     "raw group": ("yardstick_side", "GROUP"),
     "fsync": ("yardstick_side", "FSYNC"),
     "huey": ("huey_side", "CASES"),

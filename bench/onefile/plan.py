@@ -15,6 +15,7 @@ PEERS = ("huey", "huey, one thread", "persist-queue", "litequeue", "honker", "fl
 SETTINGS = {
     "ulak": "WAL, FULL: fsync before each call returns but a lone claim's; leases, attempts, rows kept",
     "raw": "yardstick: WAL, FULL, ulak's table; each call, or 100 (8) jobs a call, a commit; acks delete",
+    "raw, lean": "yardstick: WAL, FULL, a table of four columns and one index; 100 jobs a commit",
     "raw, kept": "yardstick: the same; acks keep the row, as ulak's do",
     "raw group": "yardstick: WAL, FULL, ulak's table; threads share a commit, the first leads",
     "fsync": "yardstick: a page of 4 KiB written into space that is there, fdatasync",
@@ -54,7 +55,14 @@ CASES = {
     "enqueue-many": Case(
         "100 jobs a call, one thread (huey: one)",
         RATE,
-        {"ulak": 200_000, "raw": 200_000, "huey, one thread": 8000, "honker": 100_000, "flexiq": 50_000},
+        {
+            "ulak": 200_000,
+            "raw": 200_000,
+            "raw, lean": 200_000,
+            "huey, one thread": 8000,
+            "honker": 100_000,
+            "flexiq": 50_000,
+        },
     ),
     "drain-100": Case(
         "a backlog done by one worker process, no-op handler, concurrency 100 (ulak: async; honker: batches)",

@@ -1,4 +1,4 @@
-"""The table of the raw yardsticks: ulak's own, with its columns and indexes."""
+"""The tables of the raw yardsticks: ulak's own, with its columns and indexes, and the leanest queue."""
 
 from __future__ import annotations
 
@@ -18,16 +18,23 @@ CLAIM = (
     " started_at = ?, lease_s = 30.0, lease_end = ? WHERE id IN (SELECT id FROM jobs WHERE queue = 1"
     " AND state = 0 ORDER BY priority DESC, id LIMIT ?) RETURNING id, delivery, payload"
 )
+LEAN_SCHEMA = """
+CREATE TABLE jobs (
+    id INTEGER PRIMARY KEY, state INTEGER NOT NULL, priority INTEGER NOT NULL, payload BLOB NOT NULL
+);
+CREATE INDEX jobs_ready ON jobs (priority DESC, id) WHERE state = 0;
+"""
+LEAN_INSERT = "INSERT INTO jobs (id, state, priority, payload) VALUES (?, 0, 0, ?)"
 KEEP = "UPDATE jobs SET state = 4, ended_at = ? WHERE id = ? AND delivery = ? AND state = 2"
 DELETE = "DELETE FROM jobs WHERE id = ? AND delivery = ? AND state = 2"
 
 
-def connect(database):
+def connect(database, schema=None):
     """A connection to a new file, by WAL and FULL: each commit is in the file when it returns."""
     connection = sqlite3.connect(database, isolation_level=None, check_same_thread=False)
     connection.execute("PRAGMA journal_mode = WAL")
     connection.execute("PRAGMA synchronous = FULL")
-    connection.executescript(SCHEMA.read_text())
+    connection.executescript(schema or SCHEMA.read_text())
     return connection
 
 

@@ -14,6 +14,7 @@ TARGETS = [
     at_least("enqueue-8", 0.7, "raw group"),
     at_least("enqueue-64", 0.7, "raw group"),
     at_least("enqueue-many", 0.6, "raw"),
+    at_least("enqueue-many", 0.6, "raw, lean"),
     at_least("enqueue-many", 3.0, *FASTEST),
     at_least("drain-100", 6.0, "huey"),
     at_least("drain-100", 2.5, *FASTEST),
@@ -33,7 +34,8 @@ YARDSTICKS = [
     ("enqueue", "rate", "raw", 9400, "huey", 7500),
     ("enqueue-8", "rate", "raw group", 24_200, "huey, one thread", 7500),
     ("enqueue-64", "rate", "raw group", 41_800, "huey, one thread", 7500),
-    ("enqueue-many", "rate", "raw", 271_000, "huey, one thread", 7500),
+    # Its row had no more than it needed, then; on ulak's table the same code is slower, and no worse.
+    ("enqueue-many", "rate", "raw, lean", 271_000, "huey, one thread", 7500),
     ("drain-100", "rate", "raw", 119_000, "huey", 5800),
 ]
 

@@ -6,7 +6,7 @@ import functools
 
 from bench.inmemory.loops import percentiles
 from bench.onefile import disk, loops
-from bench.onefile.yardsticks import GroupCommitter, RawQueue
+from bench.onefile.yardsticks import GroupCommitter, LeanQueue, RawQueue
 
 FULL = 2
 
@@ -28,6 +28,10 @@ def lone(jobs, folder):
 
 def many(jobs, folder):
     return filled(lambda q, *rest: loops.batched(q.enqueue_many, *rest), RawQueue, jobs, folder)
+
+
+def lean(jobs, folder):
+    return filled(lambda q, *rest: loops.batched(q.enqueue_many, *rest), LeanQueue, jobs, folder)
 
 
 def group(threads, jobs, folder):
@@ -59,6 +63,7 @@ RAW = {
     "drain-100": functools.partial(drain, 100, False),
     "drain-8": functools.partial(drain, 8, False),
 }
+LEAN = {"enqueue-many": lean}
 KEPT = {"drain-100": functools.partial(drain, 100, True), "drain-8": functools.partial(drain, 8, True)}
 GROUP = {"enqueue-8": functools.partial(group, 8), "enqueue-64": functools.partial(group, 64)}
 FSYNC = {"latency": fsync}

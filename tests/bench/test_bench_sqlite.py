@@ -207,7 +207,7 @@ def test_benchmark_writes_what_it_measured(tmp_path, capsys):
     assert status == written["status"]
     assert status in {0, 1}
     assert list(written["cases"]) == ["enqueue-many", "flat"]
-    assert list(written["cases"]["enqueue-many"]) == ["ulak", "raw"]
+    assert list(written["cases"]["enqueue-many"]) == ["ulak", "raw", "raw, lean"]
     assert written["cases"]["enqueue-many"]["raw"]["rate"]["median"] > 0
     assert written["cases"]["flat"]["ulak"]["claim"]["median"] > 0
     assert written["run"]["file_system"] == disk.file_system(tmp_path)
