@@ -200,3 +200,34 @@ def test_T16_a_table_that_was_taken_away_is_told_in_ulaks_words(path):
         assert q.counts().ready == 1
         with pytest.raises(UlakError, match="keys"):
             q.enqueue("payload", idempotency_key="key")
+
+
+class _OvertakenInBetween(sqlite3.Connection):
+    """Another process makes the store just after the first statement of this connection."""
+
+    overtake: Callable[[], None] | None = None
+
+    def execute(self, sql, *values):
+        cursor = super().execute(sql, *values)
+        if "application_id" in sql and (overtake := self.overtake) is not None:
+            self.overtake = None
+            row = cursor.fetchone()
+            overtake()
+            return super().execute("SELECT ?", row)
+        return cursor
+
+
+def test_T16_a_store_that_another_process_is_making_is_not_a_strangers_file(path):
+    with contextlib.closing(sqlite3.connect(path)) as empty:
+        empty.execute("PRAGMA journal_mode = WAL")
+    with contextlib.closing(sqlite3.connect(path, factory=_OvertakenInBetween)) as db:
+
+        def make():
+            with Queue(f"sqlite:///{path}"):
+                pass
+
+        db.overtake = make
+        assert schema.check_current(db, str(path)) == 0
+        assert db.overtake is None
+        assert not db.in_transaction
+        assert schema.check_current(db, str(path)) == schema.VERSION

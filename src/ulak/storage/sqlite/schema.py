@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import secrets
 import sqlite3
+from collections.abc import Iterator
 from importlib import resources
 
 from ulak.clock import boot_id
@@ -30,10 +32,11 @@ def check_library() -> None:
 
 def version_of(db: sqlite3.Connection, path: str) -> int:
     """The schema's number, 0 for an empty file. Raises SchemaError for a newer file, or a stranger's."""
-    (application,) = db.execute("PRAGMA application_id").fetchone()
-    (version,) = db.execute("PRAGMA user_version").fetchone()
-    if application != APPLICATION_ID:
+    with _one_snapshot(db):
+        (application,) = db.execute("PRAGMA application_id").fetchone()
+        (version,) = db.execute("PRAGMA user_version").fetchone()
         (tables,) = db.execute("SELECT count(*) FROM sqlite_schema").fetchone()
+    if application != APPLICATION_ID:
         if application or version or tables:
             raise SchemaError(
                 f'"{path}" is a SQLite database, but not one of ulak; nothing was changed\n'
@@ -51,6 +54,19 @@ def version_of(db: sqlite3.Connection, path: str) -> int:
             f"  update ulak; nothing was changed"
         )
     return int(version)
+
+
+@contextlib.contextmanager
+def _one_snapshot(db: sqlite3.Connection) -> Iterator[None]:
+    """What is read inside is of one moment: a store that another process makes just then is there, or not."""
+    is_ours = not db.in_transaction
+    if is_ours:
+        db.execute("BEGIN")
+    try:
+        yield
+    finally:
+        if is_ours and db.in_transaction:
+            db.execute("COMMIT")
 
 
 def check_current(db: sqlite3.Connection, path: str) -> int:
