@@ -19,7 +19,7 @@ import pytest
 
 from tests.cli.command import COMMAND, environment
 from ulak.cli import demo_progress, demo_report, main
-from ulak.cli.stops import Stops
+from ulak.cli.stops import Stopped, Stops
 
 ENDLESS = ("demo", "--jobs", "1000000000", "--seed", "7")
 # The first job fails and then waits for up to an hour, so the producer waits for room as long.
@@ -152,3 +152,38 @@ def test_outside_the_main_thread_signals_are_left_alone() -> None:
     thread.start()
     thread.join()
     assert seen == [before]
+
+
+def test_where_nothing_is_to_be_finished_the_first_signal_breaks_off() -> None:
+    inbox: SimpleQueue[int] = SimpleQueue()
+    with Stops(inbox) as stops:
+        with pytest.raises(Stopped), stops.breaking_off():
+            signal.raise_signal(signal.SIGTERM)
+            pytest.fail("the signal was not raised")
+        assert (stops.number, inbox.get_nowait()) == (signal.SIGTERM, signal.SIGTERM)
+
+
+def test_a_signal_before_that_breaks_off_at_once() -> None:
+    with Stops(SimpleQueue()) as stops:
+        signal.raise_signal(signal.SIGINT)
+        with pytest.raises(Stopped), stops.breaking_off():
+            pytest.fail("the signal was not raised")
+
+
+@pytest.mark.parametrize("error", [None, ValueError("swallowed")], ids=["nothing", "another error"])
+def test_breaking_off_gets_through_code_that_catches_everything(error: Exception | None) -> None:
+    with Stops(SimpleQueue()) as stops, pytest.raises(Stopped), stops.breaking_off():
+        try:
+            signal.raise_signal(signal.SIGINT)
+        except BaseException:
+            if error is not None:
+                raise error from None
+
+
+def test_after_the_block_the_first_signal_is_a_wish_again() -> None:
+    inbox: SimpleQueue[int] = SimpleQueue()
+    with Stops(inbox) as stops:
+        with pytest.raises(ValueError, match="its own"), stops.breaking_off():
+            raise ValueError("its own")
+        signal.raise_signal(signal.SIGTERM)
+        assert inbox.get_nowait() == signal.SIGTERM

@@ -6,13 +6,18 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from queue import SimpleQueue
 from types import FrameType, TracebackType
 from typing import Any, Self
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 _SHOW_CURSOR = b"\x1b[?25h\n"
+
+
+class Stopped(KeyboardInterrupt):
+    """The first signal, where there is nothing to finish yet."""
 
 
 class Stops:
@@ -25,6 +30,7 @@ class Stops:
 
     def __init__(self, inbox: SimpleQueue[Any]) -> None:
         self.number: int | None = None
+        self._breaks_off = False
         # A handler runs between any two steps of the main thread, even where that holds a lock, so it may do
         # only what is safe there: SimpleQueue.put is, Event.set and every lock of ours are not.
         self._inbox = inbox
@@ -34,6 +40,24 @@ class Stops:
     def status(self) -> int | None:
         """The exit status of a process that a signal has stopped; None if none came."""
         return None if self.number is None else 128 + self.number
+
+    @contextmanager
+    def breaking_off(self) -> Iterator[None]:
+        """While inside, the first signal is also raised here, as `Stopped`; one that came before is at once.
+
+        Whatever becomes of it on its way through somebody else's code, `Stopped` is what leaves the block.
+        """
+        self._breaks_off = True
+        try:
+            if self.number is None:
+                yield
+        except BaseException:
+            if self.number is None:
+                raise
+        finally:
+            self._breaks_off = False
+        if self.number is not None:
+            raise Stopped
 
     def __enter__(self) -> Self:
         if threading.current_thread() is threading.main_thread():
@@ -53,6 +77,8 @@ class Stops:
             _end(128 + number)
         self.number = number
         self._inbox.put(number)
+        if self._breaks_off:
+            raise Stopped
 
 
 def _end(status: int) -> None:
