@@ -11,12 +11,14 @@ import msgspec
 from ulak import codec
 from ulak.core.backoff import Backoff
 from ulak.core.job import Attempt, Failure, Job, State, shown_as_repr
+from ulak.core.rules import is_refused
 
 
 class JobInfo(msgspec.Struct, frozen=True, kw_only=True):
     """A job as it was when it was looked at. Instants are aware datetimes in UTC.
 
     next: what happens to it next, in plain words. history: its first and last nineteen attempts.
+    result_body: what its task returned, as it is stored; None if nothing was.
     """
 
     id: int
@@ -42,12 +44,18 @@ class JobInfo(msgspec.Struct, frozen=True, kw_only=True):
     expires_at: datetime | None
     ended_at: datetime | None
     history: tuple[Attempt, ...]
+    result_body: bytes | None
     next: str
 
     @property
     def payload(self) -> Any:  # noqa: ANN401 - a payload is whatever its producer gave
         """The payload, decoded anew. Raises PayloadError if the stored bytes do not fit their codec."""
         return codec.decode(self.body, self.codec)
+
+    @property
+    def result(self) -> Any:  # noqa: ANN401 - whatever JSON holds
+        """What its task returned, decoded anew from JSON; None if nothing was stored. Raises PayloadError."""
+        return None if self.result_body is None else codec.decode(self.result_body, "json")
 
     @property
     def error(self) -> Failure | None:
@@ -70,6 +78,7 @@ def info_of(job: Job, *, now: float, now_at: float, paused: bool) -> JobInfo:
         **same,
         body=job.payload,
         headers=job.headers or {},
+        result_body=job.result,
         created_at=_instant(job.created_at),
         run_at=_instant(job.run_at),
         expires_at=None if job.expires_at is None else _instant(job.expires_at),
@@ -97,6 +106,8 @@ def _next(job: Job, now: float, now_at: float, *, paused: bool) -> str:
             if job.lease_end <= now:
                 return f"its lease has ended; any worker may take it over{asked}"
             return f"runs on {job.worker}; its lease ends in {job.lease_end - now:.1f} s{asked}"
+        case State.HELD if is_refused(job.history):
+            return "its payload does not fit its task here; edit it and redrive it, or deploy a task it fits"
         case State.HELD:
             return f"waits for a worker that knows {job.task or 'jobs without a task'}"
         case State.SUCCEEDED:

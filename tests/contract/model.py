@@ -178,10 +178,13 @@ class Model:
             "history": (),
         }
 
-    def fire(self, schedule: str, tick_at: float, queue: str, draft: Draft) -> Any:
+    def fire(self, schedule: str, tick_at: float, queue: str, draft: Draft | None) -> Any:
         last_at = self.ticks.get(schedule)
         if last_at is not None and tick_at <= last_at:
             return "lost"
+        if draft is None:
+            self.ticks[schedule] = tick_at
+            return "fired"
         answer = self.add(queue, [draft])
         if isinstance(answer, str):
             return answer
@@ -223,7 +226,10 @@ class Model:
     def _is_claimable(self, job: Record, tasks: frozenset[str | None] | None) -> bool:
         if self.is_overdue(job) or (job["state"] == "scheduled" and not self.is_due(job)):
             return False
-        return job["state"] != "held" or tasks is None or job["task"] in tasks
+        if job["state"] != "held" or tasks is None:
+            return True
+        (*_, cause, _error) = job["history"][-1]
+        return job["task"] in tasks and cause != "undecodable"
 
     def lease(self, job: Record) -> Record:
         """What a lease on the job says now."""
@@ -364,7 +370,7 @@ class Model:
 
     def _refusal(self, job: Record, act: str, *, force: bool) -> str | None:
         allowed = {
-            "Redrive": {"dead", "cancelled", "expired"},
+            "Redrive": {"held", "dead", "cancelled", "expired"},
             "Cancel": {*OPEN},
             "Reprioritise": {*OPEN},
             "Delete": {*OPEN, *ENDED},
@@ -374,7 +380,7 @@ class Model:
             return "not possible in its state"
         if job["state"] == "leased" and act != "Cancel" and not force:
             return "leased by a worker"
-        if act == "Redrive":
+        if act == "Redrive" and job["state"] in ENDED:
             capacity = self.settings[job["queue"]]["capacity"]
             others = self._of([job["queue"]], OPEN)
             if capacity is not None and len(others) >= capacity:
@@ -387,12 +393,13 @@ class Model:
         totals = self.totals[job["queue"]]
         match type(act).__name__:
             case "Redrive":
+                if job["state"] != "held":
+                    job["attempt"] = job["crashes"] = 0
+                    totals["redriven"] += 1
                 job["state"], job["run_at"], job["ended_at"] = "ready", self.now_at, None
-                job["attempt"] = job["crashes"] = 0
                 job["cancel_requested"] = False
                 if job["expires_at"] is not None and job["expires_at"] <= self.now_at:
                     job["expires_at"] = None
-                totals["redriven"] += 1
             case "Cancel" if job["state"] == "leased":
                 job["cancel_requested"] = True
             case "Cancel":

@@ -6,6 +6,7 @@ ULAK_EXAMPLES sets how many runs it makes on each storage; a failure prints how 
 from __future__ import annotations
 
 import os
+import threading
 from collections import Counter
 from collections.abc import Sequence
 from datetime import UTC, datetime
@@ -55,6 +56,7 @@ class StorageMachine(RuleBasedStateMachine):
         self.store.open()
         self.model = Model(self.clock, w.QUEUES, durable=kind.capabilities.durable)
         self.leases: list[Lease] = []
+        self.waiters: dict[int, threading.Event] = {}
         self.generation = 0
         self.generation_from_at = self.clock.calendar()
 
@@ -94,13 +96,19 @@ class StorageMachine(RuleBasedStateMachine):
         assert answer == expected
         self.check_room_of(queue, is_new=isinstance(answer, list) and any(type(a) is int for a in answer))
 
-    @rule(schedule=st.sampled_from(("hourly", "daily")), tick=st.integers(0, 5), queue=w.queues, job=w.wishes)
-    def fire(self, schedule: str, tick: int, queue: str, job: w.Wish) -> None:
-        draft, tick_at = job.draft_at(self.clock.calendar(), self.generation), tick * 3600.0
+    @rule(
+        schedule=st.sampled_from(("hourly", "daily")),
+        tick=st.integers(0, 5),
+        queue=w.queues,
+        job=st.one_of(w.wishes, w.wishes, st.none()),
+    )
+    def fire(self, schedule: str, tick: int, queue: str, job: w.Wish | None) -> None:
+        draft = None if job is None else job.draft_at(self.clock.calendar(), self.generation)
+        tick_at = tick * 3600.0
         expected = self.model.fire(schedule, tick_at, queue, draft)
         assert plain(self.store.fire(schedule, tick_at, queue, draft)) == expected
         assert self.store.schedules() == self.model.ticks
-        self.check_room_of(queue, is_new=expected == "fired")
+        self.check_room_of(queue, is_new=job is not None and expected == "fired")
 
     def check_room_of(self, queue: str, *, is_new: bool) -> None:
         capacity = self.model.settings[queue]["capacity"]
@@ -276,6 +284,14 @@ class StorageMachine(RuleBasedStateMachine):
         after = self.store.get(scheduled)
         assert promoted == sum(job is not None and job.state is State.READY for job in after)
 
+    @rule()
+    def await_ends(self) -> None:
+        """Somebody waits for the end of each open job from now on."""
+        for job in self.model.jobs.values():
+            if job["state"] in OPEN and job["id"] not in self.waiters:
+                signal = self.waiters[job["id"]] = threading.Event()
+                self.store.ends(job["id"]).join(signal)
+
     # Looks, which change nothing. They share one rule, to leave more steps to what does.
 
     @rule(
@@ -372,6 +388,18 @@ class StorageMachine(RuleBasedStateMachine):
         keyed = [job for job in stored if job.state.value in OPEN and job.unique_key is not None]
         open_keys = [(job.queue, job.unique_key) for job in keyed]
         assert len(open_keys) == len(set(open_keys))
+
+    @invariant()
+    def whoever_waits_for_an_end_is_woken_by_it_and_by_nothing_else(self) -> None:
+        for job_id, signal in list(self.waiters.items()):
+            job = self.model.jobs.get(job_id)
+            is_over = job is None or job["state"] in ENDED
+            assert signal.is_set() is is_over
+            if is_over:
+                del self.waiters[job_id]
+                line = self.store.ends(job_id)
+                line.leave(signal)
+                assert len(line) == 0
 
     def everything(self) -> list[Job]:
         return self.store.scan(Filter(), limit=100_000)

@@ -261,6 +261,23 @@ def test_a_tick_whose_unique_key_is_taken_counts_as_fired(store: Store) -> None:
     assert store.fire("daily", 100.0, Q, draft()) is Fired.LOST
 
 
+def test_a_tick_without_a_job_moves_the_last_tick_and_stores_nothing(store: Store) -> None:
+    assert store.fire("daily", 100.0, Q) is Fired.FIRED
+    assert store.fire("daily", 100.0, Q) is Fired.LOST
+    assert store.fire("daily", 99.0, Q, None) is Fired.LOST
+    assert store.fire("daily", 100.0, Q, draft()) is Fired.LOST
+    assert (store.schedules(), store.queues()) == ({"daily": 100.0}, {})
+    assert store.fire("daily", 101.0, Q, draft()) is Fired.FIRED
+    assert store.fire("daily", 102.0, Q) is Fired.FIRED
+    assert (store.schedules(), counts(store).total) == ({"daily": 102.0}, 1)
+
+
+def test_a_tick_without_a_job_needs_no_room(store: Store) -> None:
+    store.declare(Q, Settings(capacity=1))
+    put_one(store)
+    assert store.fire("daily", 100.0, Q) is Fired.FIRED
+
+
 # Time and waiters
 
 

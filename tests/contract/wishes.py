@@ -65,7 +65,7 @@ verdicts = st.one_of(
     st.builds(Retry, waits, st.sampled_from((Cause.NACK, Cause.ERROR, Cause.TIMEOUT)), error=errors),
     st.builds(Retry, waits, st.just(Cause.LOST), crashed=st.booleans()),
     st.builds(Retry, waits, st.sampled_from((Cause.RELEASE, Cause.SNOOZE)), refund=st.just(True)),
-    st.builds(Hold, st.sampled_from((Cause.UNKNOWN_TASK, Cause.UNDECODABLE))),
+    st.builds(Hold, st.sampled_from((Cause.UNKNOWN_TASK, Cause.UNDECODABLE)), errors),
     st.builds(Dead, st.sampled_from((Cause.REJECT, Cause.LOST)), st.booleans(), errors),
     st.builds(Cancelled, error=errors),
 )

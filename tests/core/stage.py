@@ -29,7 +29,8 @@ class Stage:
         self.rejected = 0
         self.stale = 0
         self.signal = Bell(self)
-        self.lines = {until: FakeLine(self, until, others) for until in Until}
+        self.lines = {until: FakeLine(self, until.value, others) for until in Until}
+        self.end = FakeLine(self, "end", others)
 
     def count_rejected(self) -> None:
         self.rejected += 1
@@ -110,9 +111,9 @@ class FakeLine:
     between the two would be forgotten without a look.
     """
 
-    def __init__(self, stage: Stage, until: Until, others: int) -> None:
+    def __init__(self, stage: Stage, name: str, others: int) -> None:
         self._stage = stage
-        self._name = until.value
+        self._name = name
         self._joined = False
         self.others = others
 

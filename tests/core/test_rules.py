@@ -41,7 +41,7 @@ WAITING: dict[str, str] = {"cancel": "cancelled", "expire": "expired", "claim": 
 MACHINE: dict[str, dict[str, str]] = {
     "ready": {**WAITING, "edit": "ready", "reprioritise": "ready"},
     "scheduled": {**WAITING, "edit": "scheduled", "reprioritise": "scheduled"},
-    "held": {**WAITING, "edit": "held", "reprioritise": "held"},
+    "held": {**WAITING, "redrive": "ready", "edit": "held", "reprioritise": "held"},
     "leased": {
         "ack": "succeeded",
         "retry": "ready",
@@ -76,7 +76,7 @@ def test_the_machine_knows_all_states_and_events() -> None:
 
 # What an operator may do: freely, and with force.
 OPERATOR: dict[str, tuple[str, str]] = {
-    "redrive": ("dead cancelled expired", ""),
+    "redrive": ("held dead cancelled expired", ""),
     "cancel": ("ready scheduled held leased", ""),
     "reprioritise": ("ready scheduled held", "leased"),
     "delete": ("ready scheduled held succeeded dead cancelled expired", "leased"),
@@ -365,6 +365,7 @@ def test_a_hand_back_tells_why_where_somebody_said_so() -> None:
         (Retry(error=ERROR), ERROR),
         (Dead(error=ERROR), ERROR),
         (Cancelled(error=ERROR), ERROR),
+        (Hold(Cause.UNDECODABLE, ERROR), ERROR),
         (Retry(), None),
         (Dead(), None),
         (Cancelled(), None),
@@ -397,6 +398,21 @@ def test_history_keeps_the_first_attempt_and_the_last_nineteen(deliveries: int, 
     for delivery in range(1, deliveries + 1):
         history = rules.remember(history, entry(delivery))
     assert [attempt.delivery for attempt in history] == kept
+
+
+@pytest.mark.parametrize(
+    ("causes", "is_refused"),
+    [
+        ([], False),
+        ([Cause.UNDECODABLE], True),
+        ([Cause.NACK, Cause.UNDECODABLE], True),
+        ([Cause.UNDECODABLE, Cause.UNKNOWN_TASK], False),
+        ([Cause.UNKNOWN_TASK], False),
+    ],
+)
+def test_a_held_job_is_refused_if_it_was_held_as_undecodable(causes: list[Cause], is_refused: bool) -> None:
+    history = tuple(msgspec.structs.replace(entry(n), cause=cause) for n, cause in enumerate(causes, 1))
+    assert rules.is_refused(history) is is_refused
 
 
 # Totals, over whole lives of several jobs
@@ -446,6 +462,8 @@ class Books:
             job.cancel_requested = True
         elif what == "expires":
             job.expires_at = NOW_AT
+        elif what == "redrive" and job.state is State.HELD:
+            job.state = State.READY
         elif job.state in OPEN:
             self.deliver(job, what)
         elif what == "redrive" and job.state is not State.SUCCEEDED:

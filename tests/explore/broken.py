@@ -28,7 +28,7 @@ from ulak.core.job import (
     State,
 )
 from ulak.core.rules import give_back
-from ulak.core.store import UNSET, Change, Redrive, Reprioritise, Settled, Settlement, Store
+from ulak.core.store import UNSET, Change, Filter, Redrive, Reprioritise, Settled, Settlement, Store
 from ulak.storage.memory import MemoryStore
 from ulak.testing import ManualClock
 
@@ -143,6 +143,25 @@ class HeldReturnsToReady(Broken):
         if isinstance(verdict, Hold):
             verdict = give_back(Cause.UNKNOWN_TASK)
         return super().settle_one(lease, verdict)
+
+
+class RefusedIsForItsTask(Broken):
+    """Whoever finds nothing else takes refused jobs, whatever tasks it names."""
+
+    def claim(self, *args: Any, **options: Any) -> list[Lease]:
+        return self._store.claim(*args, **options) or self._store.claim(*args, **{**options, "tasks": None})
+
+
+class RedriveOfHeldBeginsAnew(Broken):
+    """A held job that is redriven counts as one that had ended."""
+
+    def counts(self, queues: Sequence[str]) -> dict[str, Counts]:
+        (queue,) = queues
+        counts = self._store.counts(queues)[queue]
+        jobs = self._store.scan(Filter(queue=queue, states="ready"))
+        held = sum(job.delivery > 0 and job.history[-1].cause is Cause.UNKNOWN_TASK for job in jobs)
+        totals = replace(counts.totals, redriven=counts.totals.redriven + held)
+        return {queue: replace(counts, totals=totals)}
 
 
 class CancelBeatsAck(Broken):

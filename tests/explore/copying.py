@@ -24,13 +24,14 @@ import msgspec
 
 from ulak.core.job import Attempt, Cause, Grant, Spec, State, Totals
 from ulak.core.store import Retention, Settings, Until
+from ulak.storage.ends import Ends
 from ulak.storage.gate import Gate
 from ulak.storage.line import WaitLine
 from ulak.storage.order import RowHeap
 from ulak.storage.row import Row
 from ulak.storage.shelf import Shelf
 
-SHARED = (type(threading.Lock()), Gate, WaitLine)
+SHARED = (type(threading.Lock()), Gate, WaitLine, Ends)
 VALUES = (State, Until, Cause, Settings, Retention, Spec, Grant, Attempt)
 
 Reduced = tuple[Callable[..., Any], tuple[Any, ...]]

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tests.explore.world import Fact, Hand, Seen, World
+from tests.explore.world import Fact, Hand, Seen, World, is_refused
 from ulak.core.job import ENDED, Job, Lease, State
 
 _CODES: dict[State, int] = {state: code for code, state in enumerate(State)}
+_REFUSED = len(State)
 _GONE = 255
 
 
@@ -95,7 +96,7 @@ def _key_of_job(job: Job | None, fact: Fact, at: float, now: float) -> Sequence[
     left_s = job.lease_end - now if job.state is State.LEASED else 0.0
     expiry_s = job.expires_at - at if job.expires_at is not None and job.state not in ENDED else -1.0
     return (
-        _CODES[job.state],
+        _REFUSED if is_refused(job) else _CODES[job.state],
         job.attempt,
         job.delivery,
         job.crashes,

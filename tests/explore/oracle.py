@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 
 from tests.explore.step import End, Step, is_current
-from tests.explore.world import is_overdue, new_priority
+from tests.explore.world import is_overdue, is_refused, new_priority
 from ulak.core.job import ENDED, FULL, Draft, Duplicate, Full, Job, State
 
 BASE_S, CAP_S = 1.0, 2.0
@@ -60,7 +60,7 @@ def after_end(job: Job, end: End, step: Step, gains: list[str]) -> Job:
     """Where the end of its current delivery leaves a job."""
     how, delay_s = end.how, end.delay_s or 0.0
     is_failure = how in {"fail", "lost", "crash", "reject", "give up"}
-    if how in {"back", "hold"}:
+    if how in {"back", "hold", "refuse"}:
         job.attempt -= 1
     if how in {"fail", "lost", "crash"} and end.delay_s is None:
         delay_s = backoff_s(job, how, step.u)
@@ -74,7 +74,7 @@ def after_end(job: Job, end: End, step: Step, gains: list[str]) -> Job:
         job.state = State.DEAD
     elif job.expires_at is not None and due_at >= job.expires_at:
         job.state = State.EXPIRED
-    elif how == "hold":
+    elif how in {"hold", "refuse"}:
         job.state = State.HELD
     else:
         job.state = State.SCHEDULED if delay_s else State.READY
@@ -117,7 +117,9 @@ def claimable(step: Step, overlaid: dict[int, Job]) -> list[Job]:
         job = stored if stored is None else overlaid.get(stored.id, stored)
         if job is None or is_overdue(job, step.now_at):
             continue
-        is_held = job.state is State.HELD and (step.claimed.tasks is None or job.task in step.claimed.tasks)
+        tasks = step.claimed.tasks
+        is_wanted = tasks is None or (job.task in tasks and not is_refused(job))
+        is_held = job.state is State.HELD and is_wanted
         is_due = job.state is State.SCHEDULED and job.run_at <= step.now_at
         if job.state is State.READY or is_due or is_held:
             able.append(job)
@@ -140,11 +142,13 @@ def _act(step: Step, wanted: dict[int, Job], gains: list[str]) -> None:
             changed.state = State.CANCELLED
             gains.append("cancelled")
         case "redrive":
-            changed.state, changed.attempt, changed.crashes = State.READY, 0, 0
-            changed.cancel_requested = False
+            changed.state = State.READY
             if job.expires_at is not None and job.expires_at <= step.now_at:
                 changed.expires_at = None
-            gains.append("redriven")
+            if job.state in ENDED:
+                changed.attempt = changed.crashes = 0
+                changed.cancel_requested = False
+                gains.append("redriven")
         case "reprioritise":
             changed.priority = new_priority(job.id)
         case "delete":
@@ -163,6 +167,8 @@ def refusal_of(step: Step, job: Job | None) -> str | None:
     match step.acted.what:
         case "cancel" if job.state in ENDED:
             return "not possible in its state"
+        case "redrive" if job.state is State.HELD:
+            return None
         case "redrive" if job.state is State.SUCCEEDED or job.state not in ENDED:
             return "not possible in its state"
         case "redrive":

@@ -11,7 +11,7 @@ from tests.explore.step import Acted, End, Step
 from tests.explore.workers import of_workers
 from tests.explore.world import QUEUE, QUEUES, TICK_S, World, new_priority
 from ulak.core import flows, rules
-from ulak.core.job import OPEN, Cause, Job, Lease, State
+from ulak.core.job import ENDED, OPEN, Cause, Job, Lease, State
 from ulak.core.store import Act, Cancel, Change, Delete, Redrive, Reprioritise
 from ulak.storage.drive import run
 
@@ -125,9 +125,12 @@ class Operate(Action):
         return self._what != "redrive" or world.facts[self._id - 1].redrives < world.scope.redrives
 
     def run(self, world: World) -> Step:
+        job = world.seen.jobs[self._id - 1]
         changed = world.store.amend([self._id], self._act, queue=QUEUE)
         if self._what == "redrive" and changed:
-            world.learn(self._id, redrives=1, attempts=-world.facts[self._id - 1].attempts)
+            # A held job goes on as it was.
+            is_anew = job is not None and job.state in ENDED
+            world.learn(self._id, redrives=1, attempts=-world.facts[self._id - 1].attempts * is_anew)
         return Step(acted=Acted(self._id, self._what, next(iter(changed.refused), None)))
 
 

@@ -17,7 +17,8 @@ class Scope:
     policy of base 1 s and cap 2 s (empty: no policy, so failed jobs retry at once).
     extends: how often one delivery may be extended. refunds: how often one job may be given back
     (released, snoozed, or by its worker's shutdown). grasp: how many leases one worker may have.
-    strangers: how many of the workers know no task, but only jobs without one.
+    strangers: how many of the workers know no task, but only jobs without one. refuses: the others may find
+    that a payload does not fit its task, which counts among the refunds.
     reapers: how many look for lost leases. clocked: they see only leases whose end has passed, instead of
     any at any moment. crash_reclaims: they may also know that the worker is gone. sweeps: a reaper may also
     look and settle in one go, as `tick_timeouts()` and `crash()` do.
@@ -44,6 +45,7 @@ class Scope:
     snoozes: bool = False
     grasp: int = 1
     strangers: int = 0
+    refuses: bool = False
     reapers: int = 1
     clocked: bool = False
     crash_reclaims: bool = False
@@ -88,6 +90,11 @@ SMALL = _by_name(
     Scope("keys", 2, 1, 1, capacity=1, uniques=("a",), idempotent=True, redrives=1),
     Scope("hold", 3, 2, 1, (0, 0, 1), strangers=1, **ORDERLY),
     Scope("hold, cancel", 2, 2, 1, strangers=1, cancels=True, **ORDERLY),
+    Scope("hold, redrive", 2, 2, 2, strangers=1, redrives=1, capacity=2, uniques=("a", None), **ORDERLY),
+    Scope("refuse", 2, 2, 1, (0, 1), strangers=1, tasks=("t",), refuses=True, refunds=1, **ORDERLY),
+    Scope("refuse, redrive", 1, 2, 2, strangers=1, refuses=True, refunds=1, redrives=1, crashes=False),
+    Scope("refuse, cancel", 2, 2, 1, (0,), strangers=1, refuses=True, refunds=1, cancels=True, **ORDERLY),
+    Scope("refuse, expiry", 1, 2, 1, strangers=1, refuses=True, refunds=1, expires_s=(1.0,), **ORDERLY),
     Scope("close", 3, 2, 1, producers=1, spawns=True, lost_replies=False, crashes=False),
     Scope("leave", 1, 2, 1, producers=2, strangers=1, pauses=True, lost_replies=False),
     Scope("expiry", 2, 1, 2, expires_s=(2.0,), delays=(1.0,), capacity=2, crashes=False, lost_replies=False),
@@ -138,6 +145,7 @@ FULL = _by_name(
     Scope("redriven", 2, 2, 2, cancels=True, redrives=1),
     Scope("given back", 2, 2, 2, refunds=1, snoozes=True, delays=(2.0,), shutdowns=True),
     Scope("held", 3, 3, 2, strangers=1, lost_replies=False),
+    Scope("refused", 2, 3, 2, strangers=1, refuses=True, refunds=1, redrives=1, lost_replies=False),
     Scope("closed", 3, 2, 2, producers=2, spawns=True, strangers=1, pauses=True, lost_replies=False),
     Scope("expired", 3, 2, 2, expires_s=(2.0,), delays=(1.0,), capacity=2, lost_replies=False),
     Scope("operated", 2, 1, 2, cancels=True, redrives=1, deletes=True, reprioritises=True, pauses=True),

@@ -13,8 +13,8 @@ from ulak.core.job import Draft, Job, Lease, Outcome, State
 class End(NamedTuple):
     """A delivery was settled: the one of this lease, or the job's own at that time.
 
-    how: ack, fail, lost, crash, back, hold, reject, give up. delay_s: as asked for; None: the job's policy.
-    answer: as given, or None where nobody was told.
+    how: ack, fail, lost, crash, back, hold, refuse, reject, give up. delay_s: as asked for; None: the job's
+    policy. answer: as given, or None where nobody was told.
     """
 
     lease: Lease | Job

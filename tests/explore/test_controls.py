@@ -40,6 +40,8 @@ STORES = [
     (broken.FullTooEarly, SMALL["capacity 1"], "bound"),
     (broken.DuplicateTakesASlot, SMALL["keys"], "no phantom"),
     (broken.HeldReturnsToReady, SMALL["hold"], "landing"),
+    (broken.RefusedIsForItsTask, SMALL["refuse"], "order"),
+    (broken.RedriveOfHeldBeginsAnew, SMALL["hold, redrive"], "totals"),
     (broken.CancelBeatsAck, SMALL["capacity 2"], "landing"),
     (broken.Overtaking, SMALL["order"], "order"),
     (broken.PriorityForgotten, SMALL["order"], "no phantom"),

@@ -142,7 +142,7 @@ class Settle(WorkerAction):
         lease = self.grip(world).lease
         if self._is_stranger:
             return (lease.task in NO_TASKS) is not (self._how == "hold")
-        return self._how != "back" or may_give_back(world, lease)
+        return self._how not in {"back", "refuse"} or may_give_back(world, lease)
 
     def run(self, world: World) -> Step:
         lease = self.grip(world).lease
@@ -156,6 +156,7 @@ _VERBS = {
     "ack": "acks",
     "back": "gives back",
     "hold": "does not know the task of",
+    "refuse": "refuses the payload of",
     "reject": "rejects",
     "give up": "cancels from inside",
 }
@@ -172,7 +173,7 @@ def learn_end(world: World, lease: Lease | Job, how: str, answer: object) -> Non
         return
     if how == "ack":
         world.learn(lease.id, acks=1)
-    elif how == "back":
+    elif how in {"back", "refuse"}:
         world.learn(lease.id, attempts=-1, refunds=1)
     elif how == "hold":
         world.learn(lease.id, attempts=-1)
@@ -422,6 +423,8 @@ def _settles(world: World, short: Short | None, worker: int, slot: int) -> list[
     actions += [Nack(worker, slot, delay_s, 0.0) for delay_s in scope.delays]
     if scope.refunds:
         actions += [Settle("back", rules.give_back(), worker, slot)]
+    if scope.refuses:
+        actions += [Settle("refuse", Hold(cause=Cause.UNDECODABLE), worker, slot)]
     if scope.snoozes:
         actions += [Settle("back", rules.give_back(Cause.SNOOZE, delay_s=1.0), worker, slot)]
     if scope.rejects:

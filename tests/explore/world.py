@@ -201,5 +201,10 @@ def is_overdue(job: Job, at: float) -> bool:
     return job.expires_at is not None and job.expires_at <= at and job.state in WAITING
 
 
+def is_refused(job: Job) -> bool:
+    """Whether a job is held because its payload did not fit its task."""
+    return job.state is State.HELD and job.history[-1].cause.value == "undecodable"
+
+
 def _nth(values: Sequence[Any], number: int) -> Any:
     return values[number % len(values)]

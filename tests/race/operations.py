@@ -23,7 +23,7 @@ from tests.race.stage import (
     twin,
 )
 from ulak.core.backoff import Backoff
-from ulak.core.job import Cancelled, Counts, Dead, Done, Draft, Hold, Retry, Verdict
+from ulak.core.job import Cancelled, Cause, Counts, Dead, Done, Draft, Hold, Retry, Verdict
 from ulak.core.store import (
     Act,
     Cancel,
@@ -101,11 +101,11 @@ def add(
     return Operation("add", f"add {shown}", do, same(expect), len(drafts), scenes)
 
 
-def fire(tick_at: float, **options: Any) -> Operation:
-    new = draft(b"fired", **options)
+def fire(tick_at: float, *, is_bare: bool = False, **options: Any) -> Operation:
+    new = None if is_bare else draft(b"fired", **options)
     return Operation(
         "fire",
-        f"fire {tick_at} {options}",
+        f"fire {tick_at} {options}{' without a job' * is_bare}",
         lambda stage: plain(stage.store.fire("daily", tick_at, Q, new)),
         same(lambda _, model: model.fire("daily", tick_at, Q, new)),
     )
@@ -381,6 +381,7 @@ OPERATIONS: Sequence[Operation] = (
     fire(1.0),
     fire(2.0),
     fire(2.0, unique_key="u1"),
+    fire(2.0, is_bare=True),
     claim(1),
     claim(2),
     claim(9, OTHER, Q),
@@ -393,6 +394,7 @@ OPERATIONS: Sequence[Operation] = (
     settle(("mine", Retry(5.0))),
     settle(("mine", RELEASE)),
     settle(("mine", Hold())),
+    settle(("mine", Hold(Cause.UNDECODABLE))),
     settle(("mine", Cancelled())),
     settle(("theirs", Dead())),
     settle(("mine", Done()), ("theirs", Dead())),
@@ -417,12 +419,14 @@ OPERATIONS: Sequence[Operation] = (
     amend(Redrive(), "dead", scenes=(busy, full)),
     amend(Redrive(), "gone", scenes=(busy, full)),
     amend(Redrive()),
+    amend(Redrive(), "held", "dead"),
+    amend(Redrive(), "refused"),
     amend(Cancel(), "low", scenes=(busy, calm)),
     amend(Cancel(), "high", scenes=(busy, calm)),
     amend(Cancel(), "mine", scenes=SHOWN),
     amend(Cancel(), "keyed", scenes=(busy, full)),
     amend(Cancel(), "high", "later", "low", "held"),
-    amend(Reprioritise(7), "low", "held"),
+    amend(Reprioritise(7), "low", "held", "refused"),
     amend(Reprioritise(-1), "mine", force=True, scenes=SHOWN),
     amend(Reprioritise(-1), "mine", "high", scenes=(busy, calm)),
     amend(Delete(), "low", scenes=(busy, calm)),
@@ -449,6 +453,7 @@ OPERATIONS: Sequence[Operation] = (
     get("mine", "second", "high", scenes=(calm,)),
     get("keyed", "held"),
     get("low", "held", "high", "later"),
+    get("refused", "held", "mine"),
     scan(Filter(queue=Q), 0, 100),
     scan(Filter(states=("ready", "leased")), 5, 4),
     counting(lambda stage: stage.store.counts([Q])[Q]),

@@ -8,7 +8,20 @@ from typing import Any
 
 from tests.contract.model import TOTALS, Model, plain_lease
 from tests.contract.steps import OTHER, Q, draft
-from ulak.core.job import Cancelled, Counts, Dead, Done, Duplicate, Full, Hold, Lease, Outcome, State, Verdict
+from ulak.core.job import (
+    Cancelled,
+    Cause,
+    Counts,
+    Dead,
+    Done,
+    Duplicate,
+    Full,
+    Hold,
+    Lease,
+    Outcome,
+    State,
+    Verdict,
+)
 from ulak.core.store import Cancel, Change, Filter, Fired, Keep, Retention, Settings, Store
 from ulak.storage.memory import MemoryStore
 from ulak.testing import ManualClock
@@ -144,6 +157,7 @@ def busy(stage: Stage) -> None:
     stage.add("theirs", priority=9, max_attempts=1)
     stage.take("theirs", worker="w2")
     stage.put("held", Hold(), task="send")
+    stage.put("refused", Hold(Cause.UNDECODABLE), task="send")
     stage.wait(5.0)
     stage.add("low")
     stage.add("keyed", unique_key="u1", idempotency_key="i1")

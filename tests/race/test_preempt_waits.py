@@ -19,7 +19,10 @@ from tests.race.controlled import controlled
 from tests.race.preempt import Plan
 from tests.race.races import seeds
 from ulak import Closed, Lease, Outcome, Queue, QueueFull
+from ulak.core import flows
+from ulak.core.job import ENDED, Done, State
 from ulak.core.store import Until
+from ulak.storage.drive import run
 from ulak.testing import ManualClock
 
 LENGTH = (600, 40)
@@ -349,7 +352,77 @@ WORK: dict[str, Callable[[], Case]] = {
     "one of two who wait closes": one_of_two_who_wait_closes,
 }
 
-# Both
+# The end of a job
+
+
+def end_by(finish: Callable[[Queue, Lease], Any]) -> Callable[[], Case]:
+    """Two wait for the end of one job, which another brings."""
+
+    def case() -> Case:
+        bench = Bench()
+        queue, lease = bench.queue, bench.lease(max_attempts=1)
+        waits = partial(await_end, queue, lease.id)
+
+        def check(answers: Sequence[Any]) -> None:
+            is_gone = finish is _delete
+            assert answers[:2] == [None, None] if is_gone else all(job.state in ENDED for job in answers[:2])
+            assert len(queue._edge.store.ends(lease.id)) == 0
+
+        return Case([waits, waits, partial(finish, queue, lease)], check)
+
+    return case
+
+
+def await_end(queue: Queue, job_id: int) -> Any:
+    return run(queue._edge, flows.wait_end(job_id, timeout_s=None))
+
+
+def _ack_with_a_result(queue: Queue, lease: Lease) -> None:
+    queue._edge.store.settle([(lease, Done(b"1"))])
+
+
+def _cancel_and_nack(queue: Queue, lease: Lease) -> None:
+    queue.cancel(lease.id)
+    queue.nack(lease)
+
+
+def two_wait_for_one_each() -> Case:
+    bench = Bench()
+    queue, leases = bench.queue, [bench.lease(), bench.lease()]
+    waits = [partial(await_end, queue, lease.id) for lease in leases]
+
+    def check(answers: Sequence[Any]) -> None:
+        assert [job.id for job in answers[:2]] == [lease.id for lease in leases]
+
+    return Case([*waits, *(partial(queue.ack, lease) for lease in leases)], check)
+
+
+def one_leaves_when_another_comes() -> Case:
+    """The last waiter's step out and another's step in meet: the line is not dropped with somebody in it."""
+    bench = Bench()
+    queue, lease = bench.queue, bench.lease()
+    leaves = partial(run, queue._edge, flows.wait_end(lease.id, timeout_s=0.0))
+
+    def check(answers: Sequence[Any]) -> None:
+        assert answers[1].state is State.SUCCEEDED
+        assert len(queue._edge.store.ends(lease.id)) == 0
+
+    return Case([leaves, partial(await_end, queue, lease.id), partial(queue.ack, lease)], check)
+
+
+END: dict[str, Callable[[], Case]] = {
+    "an ack": end_by(Queue.ack),
+    "an ack of many": end_by(_ack_many),
+    "an ack with a result": end_by(_ack_with_a_result),
+    "a last nack": end_by(Queue.nack),
+    "a delete": end_by(_delete),
+    "a cancel": end_by(_release_and_cancel),
+    "a cancel while it runs": end_by(_cancel_and_nack),
+    "two wait for one each": two_wait_for_one_each,
+    "one leaves when another comes": one_leaves_when_another_comes,
+}
+
+# All of it
 
 
 def a_small_crowd() -> Case:
@@ -415,6 +488,11 @@ def test_who_waits_for_room_is_woken(make: Callable[[], Case]) -> None:
 
 @pytest.mark.parametrize("make", WORK.values(), ids=WORK)
 def test_who_waits_for_work_is_woken(make: Callable[[], Case]) -> None:
+    race(make)
+
+
+@pytest.mark.parametrize("make", END.values(), ids=END)
+def test_who_waits_for_the_end_of_a_job_is_woken(make: Callable[[], Case]) -> None:
     race(make)
 
 

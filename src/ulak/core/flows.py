@@ -15,7 +15,7 @@ from typing import Any, Concatenate, ParamSpec, Protocol, TypeAlias, TypeVar, ca
 import msgspec
 
 from ulak.core import rules
-from ulak.core.job import FULL, Cause, Counts, Done, Draft, Failure, Full, Lease, Outcome
+from ulak.core.job import ENDED, FULL, Cause, Counts, Done, Draft, Failure, Full, Job, Lease, Outcome
 from ulak.core.store import Line, Settings, Settlement, Signal, Store, Until
 from ulak.errors import Closed, LeaseLost, QueueFull, WouldDeadlock
 
@@ -290,6 +290,29 @@ def deliver(
     finally:
         for line in lines:
             line.leave(signal)
+
+
+def wait_end(job_id: int, *, timeout_s: float | None) -> Flow[Job | None]:
+    """The record of a job once it has ended, or as it is when time is over; None if it is not stored.
+
+    timeout_s: the longest wait (None: for ever, 0: none).
+    """
+    start = yield from now()
+    signal = yield from new_signal()
+    line = yield from ask(Store.ends, job_id)
+    line.join(signal)
+    try:
+        while True:
+            signal.clear()
+            (job,) = yield from ask(Store.get, [job_id])
+            if job is None or job.state in ENDED:
+                return job
+            left_s = None if timeout_s is None else start + timeout_s - (yield from now())
+            if left_s is not None and left_s <= 0:
+                return job
+            yield from sleep(signal, least(left_s, LOOK_AGAIN_S))
+    finally:
+        line.leave(signal)
 
 
 def lines_of(queue: str, *untils: Until) -> Flow[list[Line]]:

@@ -155,9 +155,13 @@ class Retry(msgspec.Struct, frozen=True, gc=False):
 
 
 class Hold(msgspec.Struct, frozen=True, gc=False):
-    """Set aside until a worker that knows its task claims it; the attempt does not count."""
+    """Set aside until a worker that knows its task claims it; the attempt does not count.
+
+    cause UNDECODABLE: its payload does not fit its task here, so that such workers leave it too. error: why.
+    """
 
     cause: Cause = Cause.UNKNOWN_TASK
+    error: Failure | None = None
 
 
 class Dead(msgspec.Struct, frozen=True, gc=False):

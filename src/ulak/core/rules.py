@@ -66,7 +66,7 @@ TABLE: Mapping[Event, Mapping[State, State | None]] = {
     Event.BURY: {_L: _DEAD},
     Event.CANCEL: {_R: _CANCELLED, _S: _CANCELLED, _H: _CANCELLED, _L: _CANCELLED},
     Event.EXPIRE: {_R: _EXPIRED, _S: _EXPIRED, _H: _EXPIRED, _L: _EXPIRED},
-    Event.REDRIVE: {_DEAD: _R, _CANCELLED: _R, _EXPIRED: _R},
+    Event.REDRIVE: {_H: _R, _DEAD: _R, _CANCELLED: _R, _EXPIRED: _R},
     Event.EDIT: {_R: _R, _S: _S, _H: _H, _DEAD: _DEAD, _CANCELLED: _CANCELLED, _EXPIRED: _EXPIRED},
     Event.REPRIORITISE: {_R: _R, _S: _S, _H: _H, _L: _L},
     Event.DELETE: dict.fromkeys(State, GONE),
@@ -214,7 +214,15 @@ def give_back(cause: Cause = Cause.RELEASE, *, delay_s: float = 0.0, error: Fail
 
 def error_of(verdict: Verdict) -> Failure | None:
     """The stored error of a verdict, where it has one."""
-    return verdict.error if isinstance(verdict, Retry | Dead | Cancelled) else None
+    return None if isinstance(verdict, Done) else verdict.error
+
+
+def is_refused(history: Sequence[Attempt]) -> bool:
+    """Whether a held job with this history is one that workers who know its task leave.
+
+    What holds a job is the end of its last delivery: nothing else is written to its history meanwhile.
+    """
+    return bool(history) and history[-1].cause is Cause.UNDECODABLE
 
 
 def remember(history: tuple[Attempt, ...], attempt: Attempt) -> tuple[Attempt, ...]:

@@ -177,7 +177,10 @@ class Filter(msgspec.Struct, frozen=True):
 
 
 class Redrive(msgspec.Struct, frozen=True):
-    """Bring a dead, cancelled or expired job back: ready, attempts and crashes at 0."""
+    """Bring a dead, cancelled or expired job back: ready, attempts and crashes at 0.
+
+    A held job becomes ready as it is, attempts and crashes too; it is open already, so it needs no room.
+    """
 
 
 class Cancel(msgspec.Struct, frozen=True):
@@ -195,7 +198,7 @@ class Delete(msgspec.Struct, frozen=True):
 
 
 class Edit(msgspec.Struct, frozen=True):
-    """Replace a job's payload."""
+    """Replace a job's payload; a held job stays held."""
 
     payload: bytes
     codec: str
@@ -336,7 +339,8 @@ class Store(Protocol):
 
         Empties the first queue before the next; within one, higher priority first, then lower id. Skips
         paused queues.
-        tasks: None takes anything, held jobs too; a set takes any ready job, and held jobs of those tasks.
+        tasks: None takes anything, held jobs too; a set takes any ready job, and held jobs of those tasks
+        but for refused ones, which are held with cause UNDECODABLE.
         """
 
     def promote(self, queues: Sequence[str]) -> int:
@@ -413,9 +417,12 @@ class Store(Protocol):
     def configure(self, queue: str, change: Change) -> Settings:
         """Change a queue's settings; what is stored now. A lower capacity removes nothing."""
 
-    def fire(self, schedule: str, tick_at: float, queue: str, draft: Draft) -> Fired | Full | Duplicate:
+    def fire(
+        self, schedule: str, tick_at: float, queue: str, draft: Draft | None = None
+    ) -> Fired | Full | Duplicate:
         """Insert the job and move the schedule's last tick to `tick_at`, in one step, if it was earlier.
 
+        draft: None only moves the last tick.
         LOST: it was not earlier. FULL: no room, and the last tick stays. Duplicate: the unique key is taken,
         and the tick counts as fired.
         """
@@ -442,4 +449,10 @@ class Store(Protocol):
         """Where waiters of this process stand.
 
         A wake-up is a hint: it may come early, and where `capabilities.poll_s` is set it may be missed.
+        """
+
+    def ends(self, job_id: int) -> Line:
+        """Where waiters of this process stand for the end of one job, known or not.
+
+        All of them are woken when it ends, is deleted or forgotten; a wake-up is a hint, as for `line`.
         """

@@ -57,21 +57,21 @@ def _changed(row: Row, **changes: Any) -> Row:  # noqa: ANN401 - fields of a row
 
 
 def _redrive(shelf: Shelf, row: Row, now_at: float) -> Refusal | None:
-    if shelf.capacity is not None and shelf.open >= shelf.capacity:
+    has_ended, expires_at = row.state is not State.HELD, row.expires_at
+    if has_ended and shelf.capacity is not None and shelf.open >= shelf.capacity:
         return Refusal.FULL
-    if row.spec.unique_key is not None and row.spec.unique_key in shelf.unique:
+    if has_ended and row.spec.unique_key is not None and row.spec.unique_key in shelf.unique:
         return Refusal.UNIQUE
-    expires_at = row.expires_at
     more = msgspec.structs.replace(
         row.detail(),
         run_at=now_at,
         expires_at=None if expires_at is not None and expires_at <= now_at else expires_at,
-        crashes=0,
-        uncounted=row.delivery,
-        cancel_requested=False,
         watched=False,
     )
-    shelf.count("redriven")
+    if has_ended:
+        # What is held has only waited, and goes on as it was; what has ended begins anew.
+        more.crashes, more.uncounted, more.cancel_requested = 0, row.delivery, False
+        shelf.count("redriven")
     shelf.replace(row, _changed(row, more=more, state=State.READY, ended_at=None))
     return None
 

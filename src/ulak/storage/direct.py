@@ -180,8 +180,8 @@ def ack_way(
     """`Queue.ack` for one handle."""
     gate, jobs, calendar, mend = store.gate, store.jobs, store.clock.calendar, store.mend
     leases, succeeded = shelf.pin(grant.lease_s), shelf.ended[_SUCCEEDED]
-    room, drained = shelf.lines[Until.ROOM], shelf.lines[Until.DRAINED]
-    room_waiting, drained_waiting = room.waiting, drained.waiting
+    room, drained, awaited = shelf.lines[Until.ROOM], shelf.lines[Until.DRAINED], store.awaited
+    room_waiting, drained_waiting, ends_waiting = room.waiting, drained.waiting, awaited.waiting
 
     def ack(lease: Lease, *, connection: object | None = None) -> Any:  # noqa: ANN401 - as Queue.ack
         if connection is not None:
@@ -229,6 +229,8 @@ def ack_way(
             room.ring(1)
         if drained_waiting and (shelf.settings.paused or shelf.entered - shelf.left == shelf.held):
             drained.ring(1)
+        if ends_waiting:
+            awaited.ring((row.id,))
         return outcome
 
     return ack
@@ -365,8 +367,8 @@ def ack_many_way(
     """`Queue.ack_many` for one handle."""
     gate, calendar, mend = store.gate, store.clock.calendar, store.mend
     current, succeeded = shelf.pin(grant.lease_s), shelf.ended[_SUCCEEDED]
-    room, drained = shelf.lines[Until.ROOM], shelf.lines[Until.DRAINED]
-    room_waiting, drained_waiting = room.waiting, drained.waiting
+    room, drained, awaited = shelf.lines[Until.ROOM], shelf.lines[Until.DRAINED], store.awaited
+    room_waiting, drained_waiting, ends_waiting = room.waiting, drained.waiting, awaited.waiting
 
     def ack_many(leases: Any) -> Any:  # noqa: ANN401 - as Queue.ack_many
         if type(leases) is not list:
@@ -418,6 +420,8 @@ def ack_many_way(
             room.ring(acked)
         if drained_waiting and (shelf.settings.paused or shelf.entered - shelf.left == shelf.held):
             drained.ring(acked)
+        if ends_waiting:
+            awaited.ring([lease.work.id for lease in leases])
         return outcomes
 
     return ack_many

@@ -48,6 +48,7 @@ from ulak.core.store import (
 )
 from ulak.errors import ArgumentError, UlakError
 from ulak.storage.acts import act_on
+from ulak.storage.ends import Ends
 from ulak.storage.gate import Gate, wait_outside
 from ulak.storage.line import WaitLine
 from ulak.storage.mend import rebuild, salvage
@@ -107,6 +108,7 @@ class MemoryStore:
         self.clock = clock
         self.gate = Gate()
         self.touched: set[Shelf] = set()
+        self.awaited = Ends()
         self.jobs = Registry()
         self._shelves: dict[str, Shelf] = {}
         self._last_ticks: dict[str, float] = {}
@@ -411,16 +413,18 @@ class MemoryStore:
         return shelf.settings
 
     @exclusive
-    def fire(self, schedule: str, tick_at: float, queue: str, draft: Draft) -> Fired | Full | Duplicate:
-        """Insert the job and move the schedule's last tick, in one step."""
+    def fire(
+        self, schedule: str, tick_at: float, queue: str, draft: Draft | None = None
+    ) -> Fired | Full | Duplicate:
+        """Insert the job, if there is one, and move the schedule's last tick, in one step."""
         last_at = self._last_ticks.get(schedule)
         if last_at is not None and last_at >= tick_at:
             return Fired.LOST
-        answer = self._add(self._shelf(queue), [draft], self.clock.calendar())
+        answer = [] if draft is None else self._add(self._shelf(queue), [draft], self.clock.calendar())
         if isinstance(answer, Full):
             return answer
         self._last_ticks[schedule] = tick_at
-        return answer[0] if isinstance(answer[0], Duplicate) else Fired.FIRED
+        return next((known for known in answer if isinstance(known, Duplicate)), Fired.FIRED)
 
     @exclusive
     def schedules(self) -> dict[str, float]:
@@ -458,6 +462,10 @@ class MemoryStore:
         """Where waiters of this process stand."""
         return self._shelf(queue).lines[until]
 
+    def ends(self, job_id: int) -> Line:
+        """Where waiters of this process stand for the end of one job."""
+        return self.awaited.line(job_id)
+
     @exclusive
     def shelf(self, queue: str) -> Shelf:
         """One queue, for the short way."""
@@ -476,6 +484,8 @@ class MemoryStore:
                     rows[row.spec.queue].append(row)
                 for name, shelf in self._shelves.items():
                     rebuild(shelf, rows[name], self._salvaged)
+                # Which ends nobody was told of is not known any more.
+                self.awaited.wake_all()
                 self._salvaged = None
             except BaseException:  # noqa: BLE001 - the exception that led here is on its way already
                 _log.warning("interrupted while mending after an interrupt; mending again")
@@ -488,17 +498,19 @@ class MemoryStore:
             self.mend()
 
     @exclusive
-    def _changes(self) -> tuple[list[tuple[WaitLine, int]], list[tuple[str, int]]]:
+    def _changes(self) -> tuple[list[tuple[WaitLine, int]], list[int], list[tuple[str, int]]]:
         rings = [ring for shelf in self.touched for ring in shelf.take_rings()]
+        ended = [job_id for shelf in self.touched for job_id in shelf.take_ended_ids()]
         forgotten = [(shelf.name, shelf.take_dead_pruned()) for shelf in self.touched]
         self.touched.clear()
-        return rings, forgotten
+        return rings, ended, forgotten
 
     def wake(self) -> None:
         """Wake the waiters of what has changed, outside the gate."""
-        rings, forgotten = self._changes()
+        rings, ended, forgotten = self._changes()
         for line, wakeups in rings:
             line.ring(wakeups)
+        self.awaited.ring(ended)
         for queue, dead in forgotten:
             if dead:
                 _log.info("queue %s: %d dead jobs removed by retention", queue, dead)
@@ -508,7 +520,7 @@ class MemoryStore:
         return self._shelves.get(queue) or self._new_shelf(queue)
 
     def _new_shelf(self, queue: str) -> Shelf:
-        return Shelf(queue, self.jobs, MEMORY_RETENTION, self.touched)
+        return Shelf(queue, self.jobs, MEMORY_RETENTION, self.touched, self.awaited)
 
     def _shelf(self, queue: str) -> Shelf:
         shelf = self._shelves.get(queue)

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from typing import Generic, TypeVar
 
 from ulak.core.job import PRIORITY_MIN, State
+from ulak.core.store import Tasks
 from ulak.storage.row import Row
 
 K = TypeVar("K", int, float)
@@ -72,6 +73,49 @@ class RowHeap(Generic[K]):
 
     def __len__(self) -> int:
         return len(self._entries)
+
+
+class Held:
+    """The held rows of a queue: of each task, and apart from them those that workers of their task leave."""
+
+    __slots__ = ("_by_task", "_refused")
+
+    def __init__(self) -> None:
+        self._by_task: dict[str | None, RowHeap[int]] = {}
+        self._refused: RowHeap[int] = RowHeap(State.HELD)
+
+    def _heap_of(self, row: Row) -> RowHeap[int]:
+        if row.is_refused:
+            return self._refused
+        heap = self._by_task.get(row.spec.task)
+        if heap is None:
+            heap = self._by_task[row.spec.task] = RowHeap(State.HELD)
+        return heap
+
+    def push(self, row: Row) -> None:
+        """Put a row in its place."""
+        self._heap_of(row).push(-row.priority, row)
+
+    def head(self, tasks: Tasks | None) -> Row | None:
+        """The next row to claim for whoever knows these tasks; None: for whoever takes anything."""
+        heaps = [heap for task, heap in self._by_task.items() if tasks is None or task in tasks]
+        if tasks is None:
+            heaps.append(self._refused)
+        heads = [head[1] for heap in heaps if (head := heap.head()) is not None]
+        return min(heads, key=place, default=None)
+
+    def pop(self, row: Row) -> None:
+        """Take out the row that `head` gave."""
+        self._heap_of(row).pop()
+
+    def discard(self, row: Row) -> None:
+        """A held row went another way than by `head`."""
+        self._heap_of(row).discard()
+
+
+def place(row: Row) -> tuple[int, int]:
+    """What rows are ordered by: higher priority first, then lower id."""
+    return -row.priority, row.id
 
 
 class Lanes:

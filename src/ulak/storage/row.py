@@ -8,6 +8,7 @@ from collections.abc import Iterable
 import msgspec
 
 from ulak.core.job import Attempt, Cause, Grant, Job, State, Work
+from ulak.core.rules import is_refused
 
 # A dict takes 40 to 110 bytes an entry unless it has shrunk.
 _ENTRY_MAX_BYTES = 400
@@ -81,6 +82,11 @@ class Row(Work, gc=False, eq=False):
     def worker(self) -> str:
         """Who has or had it."""
         return "" if self.grant is None else self.grant.worker
+
+    @property
+    def is_refused(self) -> bool:
+        """Whether workers who know its task leave it, while it is held."""
+        return self.more is not None and is_refused(self.more.history)
 
     def detail(self) -> More:
         """`more`, made if need be."""

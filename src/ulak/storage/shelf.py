@@ -15,8 +15,9 @@ import msgspec
 from ulak.core.flows import CALENDAR_SLEEP_MAX_S
 from ulak.core.job import ENDED, OPEN, Counts, Draft, Lease, Spec, State, Totals
 from ulak.core.store import IDEMPOTENCY_S, Retention, Settings, Tasks, Until
+from ulak.storage.ends import Ends
 from ulak.storage.line import WaitLine
-from ulak.storage.order import Lanes, RowHeap
+from ulak.storage.order import Held, Lanes, RowHeap, place
 from ulak.storage.row import Registry, Row
 
 _NEVER = math.inf
@@ -42,9 +43,11 @@ class Shelf:
     """
 
     __slots__ = (
+        "_awaited",
         "_dead_pruned",
         "_default_retention",
         "_due",
+        "_ended_ids",
         "_expiring",
         "_held",
         "_jobs",
@@ -74,7 +77,9 @@ class Shelf:
         "unique",
     )
 
-    def __init__(self, name: str, jobs: Registry, retention: Retention, touched: set[Shelf]) -> None:
+    def __init__(
+        self, name: str, jobs: Registry, retention: Retention, touched: set[Shelf], awaited: Ends
+    ) -> None:
         self.name = name
         self.totals = Totals()
         self.entered = self.left = self.pruned = 0
@@ -86,8 +91,10 @@ class Shelf:
         self.alarm = self.alarm_at = _NEVER
         self.lines = {until: WaitLine(until) for until in Until}
         self._rings = _NO_RINGS.copy()
+        self._ended_ids: list[int] = []
         self._dead_pruned = 0
         self._touched = touched
+        self._awaited = awaited
         self._jobs = jobs
         self._default_retention = retention
         self._last_spec: Spec | None = None
@@ -100,7 +107,7 @@ class Shelf:
         self.lanes = Lanes()
         self._due: RowHeap[float] = RowHeap(State.SCHEDULED)
         self._expiring: RowHeap[float] = RowHeap(*_WAITING, drop=_unwatch)
-        self._held: dict[str | None, RowHeap[int]] = {}
+        self._held = Held()
         self._stale_ended = dict.fromkeys(ENDED, 0)
         self.unique.clear()
         for leases in self.leases.values():
@@ -194,6 +201,12 @@ class Shelf:
         self._rings[until] += wakeups
         self._touched.add(self)
 
+    def _over(self, row: Row) -> None:
+        """Note that who waits for its end is to be woken. Whoever comes from now on looks after that."""
+        if self._awaited.waiting:
+            self._ended_ids.append(row.id)
+            self._touched.add(self)
+
     def spare_rings(self) -> None:
         """What was made ready and taken at once need wake nobody."""
         self._rings[Until.READY] = min(self._rings[Until.READY], self.ready + self.held)
@@ -203,6 +216,11 @@ class Shelf:
         rings = [(self.lines[until], wakeups) for until, wakeups in self._rings.items() if wakeups]
         self._rings = _NO_RINGS.copy()
         return rings
+
+    def take_ended_ids(self) -> list[int]:
+        """The jobs whose ends are to be told, once."""
+        ended, self._ended_ids = self._ended_ids, []
+        return ended
 
     def take_dead_pruned(self) -> int:
         """How many dead jobs retention removed since the last call."""
@@ -263,6 +281,7 @@ class Shelf:
         if state in ENDED:
             self.left += 1
             self._free(row)
+            self._over(row)
             self.trim(state)
         if self.is_drained:
             self.ring(Until.DRAINED)
@@ -299,6 +318,7 @@ class Shelf:
         row.state = None
         self.number(was, -1)
         self._discard(row, was)
+        self._over(row)
         if was in OPEN:
             self.left += 1
             self._free(row)
@@ -313,7 +333,7 @@ class Shelf:
             case State.SCHEDULED:
                 self._due.discard()
             case State.HELD:
-                self._held[row.spec.task].discard()
+                self._held.discard(row)
             case State.LEASED:
                 pass
             case _:
@@ -357,10 +377,10 @@ class Shelf:
                 if head is not None and head[1] is row:
                     self.ring(Until.DUE)
             case State.HELD:
-                if row.spec.task not in self._held:
-                    self._held[row.spec.task] = RowHeap(State.HELD)
-                self._held[row.spec.task].push(-row.priority, row)
-                self.ring(Until.READY)
+                self._held.push(row)
+                # Who takes anything, and so a refused one, looks by itself; others would be woken in vain.
+                if not row.is_refused:
+                    self.ring(Until.READY)
             case _:
                 assert row.state is not None
                 self.ended[row.state].append(row)
@@ -378,7 +398,7 @@ class Shelf:
     def take(self, row: Row, lease: Lease) -> None:
         """Lease the row that `next_row` gave."""
         if row.state is State.HELD:
-            self._held[row.spec.task].pop()
+            self._held.pop(row)
             self.number(State.HELD, -1)
         else:
             self.lanes.pop(row)
@@ -482,10 +502,9 @@ class Shelf:
         """The next row to lease: the best ready one, or a held one of these tasks that comes before it."""
         best = self.lanes.head()
         if self.held:
-            for task, heap in self._held.items():
-                head = heap.head() if tasks is None or task in tasks else None
-                if head is not None and (best is None or _place(head[1]) < _place(best)):
-                    best = head[1]
+            held = self._held.head(tasks)
+            if held is not None and (best is None or place(held) < place(best)):
+                return held
         return best
 
     def horizon_s(self, *, now: float, now_at: float) -> float | None:
@@ -528,6 +547,7 @@ class Shelf:
                     break
                 del self._jobs.rows[row.id]
                 row.state = None
+                self._over(row)
                 gone += 1
             else:
                 self._stale_ended[state] -= 1
@@ -555,10 +575,6 @@ class Shelf:
 def _unwatch(row: Row) -> None:
     if row.more is not None:
         row.more.watched = False
-
-
-def _place(row: Row) -> tuple[int, int]:
-    return -row.priority, row.id
 
 
 def _job_id(lease: Lease) -> int:

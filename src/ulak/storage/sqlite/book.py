@@ -5,7 +5,6 @@ A step may be run again from the start after a rollback, so it changes nothing b
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
@@ -34,10 +33,10 @@ from ulak.core.job import (
 )
 from ulak.core.store import IDEMPOTENCY_S, Fired, Settled, Settlement, Tasks
 from ulak.errors import ArgumentError
+from ulak.storage.sqlite.due import expire, expire_one, promote, tidy
 from ulak.storage.sqlite.ledger import Ledger
 from ulak.storage.sqlite.records import (
     DEAD,
-    EXPIRED,
     HELD,
     INSERT,
     INT_MAX,
@@ -59,13 +58,7 @@ from ulak.storage.sqlite.records import (
     work_of,
 )
 
-EXPIRE_MAX = 1_000
-PROMOTE_MAX = 5_000
-"""How many due jobs one step makes ready; of more that are due at once, those due first."""
-
 PAGE_BYTES = 4_000
-
-_NEVER = math.inf
 
 _ACK = "UPDATE jobs SET state = 4, ended_at = ? WHERE id = ? AND delivery = ? AND state = 2"
 _TAKE = (
@@ -73,8 +66,8 @@ _TAKE = (
     "started_at = ?, lease_s = ?, lease_end = ? WHERE id = ?"
 )
 _LAND = (
-    "UPDATE jobs SET state = ?, attempt = ?, crashes = ?, run_at = ?, ended_at = ?, history = ?, result = ? "
-    "WHERE id = ?"
+    "UPDATE jobs SET state = ?, attempt = ?, crashes = ?, run_at = ?, ended_at = ?, history = ?, result = ?, "
+    "refused = ? WHERE id = ?"
 )
 _JOB = f"SELECT {JOB_COLUMNS} FROM jobs WHERE id = ?"  # noqa: S608 - columns of our own
 _READY = (
@@ -86,7 +79,7 @@ _HELD = (
     "ORDER BY priority DESC, id LIMIT ?"
 )
 _HELD_OF = (
-    f"SELECT {WORK_COLUMNS} FROM jobs WHERE queue = ? AND state = 3 AND task IS ? "  # noqa: S608
+    f"SELECT {WORK_COLUMNS} FROM jobs WHERE queue = ? AND state = 3 AND refused = 0 AND task IS ? "  # noqa: S608
     "ORDER BY priority DESC, id LIMIT ?"
 )
 
@@ -188,81 +181,23 @@ def unadd(ledger: Ledger, ids: Sequence[int]) -> None:
         ledger.db.execute("DELETE FROM jobs WHERE id = ?", (job_id,))
         # As if it had never come, in the totals too.
         ledger.removed(row, job.number)
+        ledger.ended_ids.append(job_id)
         row.left -= 1
         row.entered -= 1
 
 
-def fire(ledger: Ledger, schedule: str, tick_at: float, queue: str, draft: Draft) -> Fired | Full | Duplicate:
-    """Insert the job and move the schedule's last tick, in one step."""
+def fire(
+    ledger: Ledger, schedule: str, tick_at: float, queue: str, draft: Draft | None
+) -> Fired | Full | Duplicate:
+    """Insert the job, if there is one, and move the schedule's last tick, in one step."""
     found = ledger.db.execute("SELECT last_tick FROM schedules WHERE name = ?", (schedule,)).fetchone()
     if found is not None and found[0] >= tick_at:
         return Fired.LOST
-    answer = add(ledger, queue, [draft])
+    answer = [] if draft is None else add(ledger, queue, [draft])
     if isinstance(answer, Full):
         return answer
     ledger.db.execute("INSERT OR REPLACE INTO schedules (name, last_tick) VALUES (?, ?)", (schedule, tick_at))
-    return answer[0] if isinstance(answer[0], Duplicate) else Fired.FIRED
-
-
-# Time
-
-
-def tidy(ledger: Ledger, row: QueueRow) -> None:
-    """End what has expired in a queue; once a transaction, since its time stands still."""
-    if ledger.tidied(row.name):
-        return
-    if row.expires_from is None:
-        (first,) = ledger.db.execute(
-            "SELECT min(expires_at) FROM jobs WHERE queue = ? AND expires_at IS NOT NULL "
-            "AND state IN (0, 1, 3)",
-            (row.id,),
-        ).fetchone()
-        row.expires_from = _NEVER if first is None else first
-    if row.expires_from <= ledger.now_at:
-        expire(ledger, row)
-
-
-def expire(ledger: Ledger, row: QueueRow, limit: int = EXPIRE_MAX) -> int:
-    """End waiting jobs past their `expires_at`, at most `limit`; how many."""
-    ended = ledger.db.execute(
-        "SELECT id, state FROM jobs WHERE queue = ? AND expires_at <= ? AND expires_at IS NOT NULL "
-        "AND state IN (0, 1, 3) ORDER BY expires_at LIMIT ?",
-        (row.id, ledger.now_at, limit),
-    ).fetchall()
-    for job_id, was in ended:
-        _expire_one(ledger, row, job_id, was)
-    row.expires_from = None
-    return len(ended)
-
-
-def _expire_one(ledger: Ledger, row: QueueRow, job_id: int, was: int) -> None:
-    ledger.db.execute("UPDATE jobs SET state = 7, ended_at = ? WHERE id = ?", (ledger.now_at, job_id))
-    ledger.move(row, was, EXPIRED)
-    ledger.count(row, "expired")
-    ledger.rows_changed += 1
-
-
-def promote(ledger: Ledger, row: QueueRow) -> int:
-    """Make due jobs ready; how many."""
-    if row.scheduled <= 0:
-        return 0
-    if row.due_from is None:
-        (first,) = ledger.db.execute(
-            "SELECT min(run_at) FROM jobs WHERE queue = ? AND state = 1", (row.id,)
-        ).fetchone()
-        row.due_from = _NEVER if first is None else first
-    if row.due_from > ledger.now_at:
-        return 0
-    row.due_from = None
-    promoted = ledger.db.execute(
-        "UPDATE jobs SET state = 0 WHERE id IN (SELECT id FROM jobs WHERE queue = ? AND state = 1 "
-        "AND run_at <= ? ORDER BY run_at, id LIMIT ?)",
-        (row.id, ledger.now_at, PROMOTE_MAX),
-    ).rowcount
-    if promoted:
-        ledger.move(row, SCHEDULED, READY, promoted)
-        ledger.rows_changed += promoted
-    return promoted
+    return next((known for known in answer if isinstance(known, Duplicate)), Fired.FIRED)
 
 
 # Claim
@@ -318,7 +253,7 @@ def _lease(
     moved: Counter[int] = Counter()
     for was, values in found:
         if values[7] is not None and values[7] <= now_at:
-            _expire_one(ledger, row, values[0], was)
+            expire_one(ledger, row, values[0], was)
             continue
         try:
             work = work_of(values, row.name)
@@ -366,6 +301,7 @@ def bury(ledger: Ledger, row: QueueRow | None, job_id: int, why: str) -> None:
         (ledger.now_at, history_bytes(rules.remember(history, attempt)), job_id),
     )
     ledger.rows_changed += 1
+    ledger.ended_ids.append(job_id)
     if row is not None:
         # A state that is none of ours was open, as far as the totals know.
         ledger.move(row, was if was in range(len(STATES)) else READY, DEAD)
@@ -406,6 +342,7 @@ def ack_all(ledger: Ledger, settlements: Sequence[Settlement]) -> bool:
         return False
     for queue, number in Counter(lease.work.spec.queue for lease, _ in settlements).items():
         ledger.move(ledger.queue(queue), LEASED, SUCCEEDED, number)
+    ledger.ended_ids += [lease.work.id for lease, _ in settlements]
     ledger.rows_changed += done
     return True
 
@@ -415,6 +352,7 @@ def _settle(ledger: Ledger, lease: Lease, verdict: Verdict) -> Settled:
         if ledger.db.execute(_ACK, (ledger.now_at, lease.work.id, lease.delivery)).rowcount == 0:
             return Outcome.STALE
         ledger.move(ledger.queue(lease.work.spec.queue), LEASED, SUCCEEDED)
+        ledger.ended_ids.append(lease.work.id)
         ledger.rows_changed += 1
         return State.SUCCEEDED
     job = find(ledger, lease.id)
@@ -454,6 +392,7 @@ def land(ledger: Ledger, job: JobRow, verdict: Verdict) -> State:
             ledger.now_at if landing.state in ENDED else None,
             history_bytes(rules.remember(history, entry)),
             verdict.result if isinstance(verdict, Done) else job.result,
+            int(landing.state is State.HELD and verdict.cause is Cause.UNDECODABLE),
             job.id,
         ),
     )
@@ -463,6 +402,8 @@ def land(ledger: Ledger, job: JobRow, verdict: Verdict) -> State:
     ledger.move(row, LEASED, NUMBER[landing.state])
     ledger.count(row, *landing.totals)
     ledger.rows_changed += 1
+    if landing.state in ENDED:
+        ledger.ended_ids.append(job.id)
     return landing.state
 
 

@@ -19,12 +19,14 @@ from ulak.core.store import (
     Refusal,
     Reprioritise,
 )
-from ulak.storage.sqlite.book import EXPIRE_MAX, expire, find
+from ulak.storage.sqlite.book import find
+from ulak.storage.sqlite.due import EXPIRE_MAX, expire
 from ulak.storage.sqlite.ledger import Ledger
 from ulak.storage.sqlite.looks import where
 from ulak.storage.sqlite.mend import mend
 from ulak.storage.sqlite.records import (
     CANCELLED,
+    HELD,
     INT_MAX,
     LEASED,
     NUMBER,
@@ -109,6 +111,16 @@ def _act_on(ledger: Ledger, job_id: int, act: Act, queue: str | None, *, force: 
 
 
 def _redrive(ledger: Ledger, row: QueueRow, job: JobRow) -> Refusal | None:
+    now_at = ledger.now_at
+    expires_at = None if job.expires_at is not None and job.expires_at <= now_at else job.expires_at
+    if job.number == HELD:
+        # It has only waited, and goes on as it was.
+        ledger.db.execute(
+            "UPDATE jobs SET state = 0, run_at = ?, expires_at = ? WHERE id = ?", (now_at, expires_at, job.id)
+        )
+        row.expires_from = None
+        ledger.move(row, HELD, READY)
+        return None
     if row.capacity is not None and row.open >= row.capacity:
         return Refusal.FULL
     if job.unique_key is not None:
@@ -120,8 +132,6 @@ def _redrive(ledger: Ledger, row: QueueRow, job: JobRow) -> Refusal | None:
         ).fetchone()
         if taken:
             return Refusal.UNIQUE
-    now_at = ledger.now_at
-    expires_at = None if job.expires_at is not None and job.expires_at <= now_at else job.expires_at
     ledger.db.execute(
         "UPDATE jobs SET state = 0, attempt = 0, crashes = 0, run_at = ?, expires_at = ?, ended_at = NULL, "
         "cancel_requested = 0 WHERE id = ?",
@@ -142,12 +152,14 @@ def _cancel(ledger: Ledger, row: QueueRow, job: JobRow) -> None:
         "UPDATE jobs SET state = ?, ended_at = ? WHERE id = ?", (CANCELLED, ledger.now_at, job.id)
     )
     ledger.move(row, job.number, CANCELLED)
+    ledger.ended_ids.append(job.id)
     ledger.count(row, "cancelled")
 
 
 def _delete(ledger: Ledger, row: QueueRow, job: JobRow, state: State) -> None:
     ledger.db.execute("DELETE FROM jobs WHERE id = ?", (job.id,))
     ledger.removed(row, job.number)
+    ledger.ended_ids.append(job.id)
     ledger.count(row, "deleted" if state in OPEN else "pruned")
 
 

@@ -14,6 +14,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 from ulak.clock import MACHINE, Clock
 from ulak.core.store import Until
 from ulak.errors import Closed, StorageFull, UlakError
+from ulak.storage.ends import Ends
 from ulak.storage.line import WaitLine
 from ulak.storage.sqlite import forks, schema
 from ulak.storage.sqlite.group import Asked, Group, Merge, Undo
@@ -121,6 +122,7 @@ class Engine:
         self.group = Group(self._run_all, self._is_unknown)
         self._known = Known()
         self._reader = Helper("ulak-read")
+        self._awaited = Ends(self.begin_watch)
 
     @property
     def link(self) -> Link:
@@ -173,8 +175,10 @@ class Engine:
             if had_log and not any(map(self._presence.is_present, link.read(_tokens))):
                 # Whoever left it may have died, or closed, between a sync that failed and its repair.
                 link.doubt_log()
-            self._watcher = Watcher(str(path), self._lines)
+            self._watcher = Watcher(str(path), self._lines, self._awaited)
             self._link = link
+            if self._awaited.waiting or any(line.waiting for line in list(self._lines.values())):
+                self.begin_watch()
 
     def _begin_in(self, link: Link) -> tuple[str, int]:
         # Who only looks must not have to wait for a writer.
@@ -202,6 +206,8 @@ class Engine:
             self._presence.drop()
             self._link.close()
             self._link = None
+            # They are to hear of it.
+            self._awaited.wake_all()
 
     def migrate(self) -> None:
         """Bring the schema to this version; idempotent."""
@@ -360,8 +366,18 @@ class Engine:
             line = self._lines.get(key)
             if line is not None and wakeups > 0:
                 line.ring(wakeups)
+        if self._awaited.waiting:
+            self._awaited.ring(ledger.ended_ids)
         for queue, dead in ledger.dead_pruned.items():
             _log.info("queue %s: %d dead jobs removed by retention", queue, dead)
+
+    def begin_watch(self) -> None:
+        """Somebody of this process waits from now on for what others write."""
+        # Else the watcher is the one of this process's parent; its own begins when it connects.
+        if self._link is not None:
+            # Without it the waiter looks by itself, less often.
+            with contextlib.suppress(RuntimeError):
+                self._watcher.begin()
 
     def in_background(self, call: Callable[[], object]) -> None:
         """Have this called in a thread of the store's, where nobody waits for it."""

@@ -89,7 +89,7 @@ class Ledger:
     """The counters of one transaction, kept in Python until `flush` writes those that changed.
 
     now, now_at: its instants, on the interval and the calendar clock. rings: whom to wake after the commit.
-    dead_pruned: dead jobs that retention removed, by queue.
+    ended_ids: jobs that ended or were deleted. dead_pruned: dead jobs that retention removed, by queue.
     find_room: called before new jobs are stored; raises StorageFull if there is none on the disk.
     """
 
@@ -98,6 +98,7 @@ class Ledger:
         self.now = now
         self.now_at = now_at
         self.rings: Counter[tuple[Until, str]] = Counter()
+        self.ended_ids: list[int] = []
         self.dead_pruned: Counter[str] = Counter()
         self.rows_changed = 0
         self.find_room: Callable[[], None] = _anywhere
@@ -282,6 +283,7 @@ class Ledger:
         return {
             "_tidied": set(self._tidied),
             "rings": self.rings.copy(),
+            "ended_ids": list(self.ended_ids),
             "dead_pruned": self.dead_pruned.copy(),
             "rows_changed": self.rows_changed,
         }

@@ -10,7 +10,7 @@ import msgspec
 
 from ulak.core.flows import CALENDAR_SLEEP_MAX_S
 from ulak.core.job import Counts, Grant, Job, Lease, State
-from ulak.core.store import Filter, Settings, WorkerInfo
+from ulak.core.store import Filter, Settings, Tasks, WorkerInfo
 from ulak.durations import SECONDS_MAX
 from ulak.storage.sqlite.records import (
     INT_MAX,
@@ -25,6 +25,7 @@ from ulak.storage.sqlite.records import (
 )
 
 _ASKED_MAX = 500
+_AWAITED_MAX = 10_000
 
 
 def queue_rows(db: sqlite3.Connection) -> dict[str, QueueRow]:
@@ -145,11 +146,11 @@ def horizon_s(db: sqlite3.Connection, queue: QueueRow, now: float, now_at: float
     return max(0.0, min(soonest)) if soonest else None
 
 
-def has_work(db: sqlite3.Connection, queue: QueueRow, now_at: float) -> bool:
-    """Whether a claim would find, promote or end anything."""
-    if queue.ready > 0 or queue.held > 0:
+def has_work(db: sqlite3.Connection, queue: QueueRow, now_at: float, tasks: Tasks | None) -> bool:
+    """Whether a claim of these tasks would find, promote or end anything."""
+    if queue.ready > 0 or (queue.held > 0 and (tasks is None or _holds_any(db, queue, tasks))):
         return True
-    if queue.scheduled <= 0:
+    if queue.scheduled <= 0 and queue.held <= 0:
         return False
     due = db.execute(
         "SELECT 1 FROM jobs WHERE queue = ? AND state = 1 AND run_at <= ? LIMIT 1", (queue.id, now_at)
@@ -160,6 +161,39 @@ def has_work(db: sqlite3.Connection, queue: QueueRow, now_at: float) -> bool:
         (queue.id, now_at),
     ).fetchone()
     return due is not None or over is not None
+
+
+def _holds_any(db: sqlite3.Connection, queue: QueueRow, tasks: Tasks) -> bool:
+    return any(
+        db.execute(
+            "SELECT 1 FROM jobs WHERE queue = ? AND state = 3 AND refused = 0 AND task IS ? LIMIT 1",
+            (queue.id, task),
+        ).fetchone()
+        for task in tasks
+    )
+
+
+def held_for_tasks(db: sqlite3.Connection, queue: QueueRow, limit: int) -> int:
+    """How many jobs of a queue are held for whoever knows their task, counted up to `limit`."""
+    if queue.held <= 0:
+        return 0
+    (found,) = db.execute(
+        "SELECT count(*) FROM (SELECT 1 FROM jobs WHERE queue = ? AND state = 3 AND refused = 0 LIMIT ?)",
+        (queue.id, limit),
+    ).fetchone()
+    return int(found)
+
+
+def over(db: sqlite3.Connection, ids: Sequence[int]) -> list[int]:
+    """Those of these jobs that have ended or are not stored."""
+    still_open: set[int] = set()
+    asked = [job_id for job_id in ids if 0 < job_id <= INT_MAX]
+    for start in range(0, len(asked), _AWAITED_MAX):
+        part = asked[start : start + _AWAITED_MAX]
+        marks = ", ".join("?" * len(part))
+        rows = db.execute(f"SELECT id FROM jobs WHERE id IN ({marks}) AND state BETWEEN 0 AND 3", part)  # noqa: S608
+        still_open.update(job_id for (job_id,) in rows)
+    return [job_id for job_id in ids if job_id not in still_open]
 
 
 def where(which: Filter, queue: str | None = None) -> tuple[str, list[Any]]:

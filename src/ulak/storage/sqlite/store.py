@@ -26,7 +26,7 @@ from ulak.core.store import (
     Until,
     WorkerInfo,
 )
-from ulak.storage.sqlite import book, change, looks, together
+from ulak.storage.sqlite import book, change, due, looks, together
 from ulak.storage.sqlite.engine import Engine, always, reads, writes
 from ulak.storage.sqlite.group import LoopAsked, Merge, Step
 from ulak.storage.sqlite.joined import run_joined
@@ -93,7 +93,7 @@ class SqliteStore(Engine):
 
     async def acall(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:  # noqa: ANN401 - as the operation
         """An operation for an event loop, which it never blocks."""
-        if name == "line" or kwargs.get("connection") is not None:
+        if name in ("line", "ends") or kwargs.get("connection") is not None:
             # Never blocks; or the connection belongs to the loop's thread.
             return getattr(self, name)(*args, **kwargs)
         kwargs.pop("connection", None)
@@ -102,8 +102,8 @@ class SqliteStore(Engine):
             return await self.in_reader(functools.partial(getattr(self, name), *args, **kwargs))
         if name in _CLAIMS:
             queues = args[0] if name == "claim" else args[1]
-            only_claims = name == "claim" or not args[0]
-            if only_claims and not await self.in_reader(lambda: self._has_work(queues)):
+            only_claims, tasks = name == "claim" or not args[0], kwargs.get("tasks")
+            if only_claims and not await self.in_reader(lambda: self._has_work(queues, tasks)):
                 return [] if name == "claim" else ([], [])
             if self.others.own is None:
                 await self.in_reader(self.others.join)
@@ -147,7 +147,7 @@ class SqliteStore(Engine):
         self, queues: Sequence[str], limit: int, *, worker: str, lease_s: float, tasks: Tasks | None = None
     ) -> list[Lease]:
         """Lease up to `limit` due jobs, in order."""
-        if not self._has_work(queues):
+        if not self._has_work(queues, tasks):
             return []
         self.others.join()
         return self._claim(queues, limit, worker=worker, lease_s=lease_s, tasks=tasks)
@@ -179,11 +179,11 @@ class SqliteStore(Engine):
         return self._joined(connection, lambda ledger: book.settle(ledger, settlements))
 
     @reads
-    def _has_work(self, db: sqlite3.Connection, queues: Sequence[str]) -> bool:
+    def _has_work(self, db: sqlite3.Connection, queues: Sequence[str], tasks: Tasks | None) -> bool:
         """Whether a claim could find anything: who only waits must not take the file from who writes."""
         now_at = self.clock.calendar()
         rows = [row for row in (looks.queue_row(db, queue) for queue in queues) if row is not None]
-        return any(not row.paused and looks.has_work(db, row, now_at) for row in rows)
+        return any(not row.paused and looks.has_work(db, row, now_at, tasks) for row in rows)
 
     @writes(merge=_settles)
     def _settle(self, ledger: Ledger, settlements: Sequence[Settlement]) -> list[Settled]:
@@ -200,7 +200,7 @@ class SqliteStore(Engine):
         tasks: Tasks | None = None,
     ) -> tuple[list[Settled], list[Lease]]:
         """Settle, then claim, in one step."""
-        if not settlements and not self._has_work(queues):
+        if not settlements and not self._has_work(queues, tasks):
             return [], []
         self.others.join()
         return self._turn(settlements, queues, limit, worker=worker, lease_s=lease_s, tasks=tasks)
@@ -224,7 +224,7 @@ class SqliteStore(Engine):
     def promote(self, ledger: Ledger, queues: Sequence[str]) -> int:
         """Make due jobs ready; how many."""
         rows = [row for row in map(ledger.known, queues) if row is not None and not row.paused]
-        return sum(book.promote(ledger, row) for row in rows)
+        return sum(due.promote(ledger, row) for row in rows)
 
     @writes(soft=always)
     def extend(
@@ -347,9 +347,9 @@ class SqliteStore(Engine):
 
     @writes()
     def fire(
-        self, ledger: Ledger, schedule: str, tick_at: float, queue: str, draft: Draft
+        self, ledger: Ledger, schedule: str, tick_at: float, queue: str, draft: Draft | None = None
     ) -> Fired | Full | Duplicate:
-        """Insert the job and move the schedule's last tick, in one step."""
+        """Insert the job, if there is one, and move the schedule's last tick, in one step."""
         return book.fire(ledger, schedule, tick_at, queue, draft)
 
     @reads
@@ -389,8 +389,12 @@ class SqliteStore(Engine):
         """Where waiters of this process stand."""
         line = self._lines.get((until, queue))
         if line is None:
-            line = self._lines.setdefault((until, queue), WatchedLine(until, self._watcher.begin))
+            line = self._lines.setdefault((until, queue), WatchedLine(until, self.begin_watch))
         return line
+
+    def ends(self, job_id: int) -> Line:
+        """Where waiters of this process stand for the end of one job."""
+        return self._awaited.line(job_id)
 
 
 _STEPS = {"add": "_add", "claim": "_claim", "settle": "_settle", "turn": "_turn"}

@@ -7,7 +7,8 @@ from typing import TypeVar
 
 from ulak.core.job import Draft, Full, Grant, Lease, State
 from ulak.core.store import Settled, Settlement, Tasks
-from ulak.storage.sqlite.book import ack_all, add, are_plain, claim, settle, tidy
+from ulak.storage.sqlite.book import ack_all, add, are_plain, claim, settle
+from ulak.storage.sqlite.due import tidy
 from ulak.storage.sqlite.ledger import Ledger
 
 R = TypeVar("R")

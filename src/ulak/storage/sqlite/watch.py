@@ -11,10 +11,12 @@ import logging
 import sqlite3
 import threading
 from collections.abc import Callable, Mapping
+from typing import NamedTuple
 
-from ulak.clock import pause
+from ulak.clock import MACHINE, pause
 from ulak.core.store import Signal, Until
 from ulak.errors import UlakError
+from ulak.storage.ends import Ends
 from ulak.storage.line import WaitLine
 from ulak.storage.sqlite import looks
 from ulak.storage.sqlite.link import connect, is_busy
@@ -22,6 +24,9 @@ from ulak.storage.sqlite.records import QueueRow
 
 POLL_S = 0.008
 IDLE_S = 2.0
+RESTS = 3
+"""How many times as long as a look took the watcher rests, if that is longer."""
+
 _AFTER_ERROR_S = 0.5
 
 _log = logging.getLogger("ulak")
@@ -46,12 +51,25 @@ class WatchedLine(WaitLine):
             self._begin()
 
 
+class Seen(NamedTuple):
+    """What a look at a changed file found.
+
+    held: of queues where somebody waits for work, how many jobs are held there for whoever knows their task.
+    over: the jobs that somebody waits for and that have ended.
+    """
+
+    rows: dict[str, QueueRow]
+    held: dict[str, int]
+    over: list[int]
+
+
 class Watcher:
     """Looks whether the file has changed, from a thread of its own, while somebody stands in a line."""
 
-    def __init__(self, path: str, lines: Lines) -> None:
+    def __init__(self, path: str, lines: Lines, awaited: Ends) -> None:
         self._path = path
         self._lines = lines
+        self._awaited = awaited
         self._mutex = threading.Lock()
         self._wanted = threading.Event()
         self._ends = False
@@ -117,25 +135,45 @@ class Watcher:
                 return
             if self._ends:
                 return
+            began = MACHINE.interval()
             try:
                 with self.lock:
                     (now,) = db.execute("PRAGMA data_version").fetchone()
-                    rows = looks.queue_rows(db) if now != version else {}
+                    seen = self._look(db) if now != version else None
             except sqlite3.OperationalError as error:
                 # In a rollback journal whoever commits is in the way of who looks, for a moment.
                 if not is_busy(error):
                     raise
                 pause(POLL_S)
                 continue
-            if now != version:
+            if seen is not None:
                 version = now
-                self._ring(rows)
+                self._ring(seen)
             if not self._is_awaited():
                 # Whatever happens until somebody waits again counts as a change.
                 version = None
-                self._before.clear()
+                self._before = {}
                 continue
-            pause(POLL_S)
+            pause(max(POLL_S, RESTS * (MACHINE.interval() - began)))
+
+    def _look(self, db: sqlite3.Connection) -> Seen:
+        rows = looks.queue_rows(db)
+        # Listed after these were read: who comes later looks later, and sees all that they tell.
+        held = {
+            queue: looks.held_for_tasks(db, rows[queue], len(line.waiting))
+            for (until, queue), line in list(self._lines.items())
+            if until is Until.READY and line.waiting and queue in rows
+        }
+        awaited = list(self._awaited.waiting) if self._has_any_ended(rows) else []
+        return Seen(rows, held, looks.over(db, awaited) if awaited else [])
+
+    def _has_any_ended(self, rows: Mapping[str, QueueRow]) -> bool:
+        """Whether any job has ended, or been forgotten, since the last look."""
+        before = self._before
+        return any(
+            (was := before.get(name)) is None or (was.left, was.pruned) != (row.left, row.pruned)
+            for name, row in rows.items()
+        )
 
     def _may_end(self) -> bool:
         with self._mutex:
@@ -145,33 +183,39 @@ class Watcher:
             return True
 
     def _is_awaited(self) -> bool:
-        if any(len(line) for line in list(self._lines.values())):
+        if self._is_anybody_there():
             return True
         with self._mutex:
             if not self._ends:
                 self._wanted.clear()
         # One who joined just now found it set still.
-        if any(len(line) for line in list(self._lines.values())):
+        if self._is_anybody_there():
             self._wanted.set()
             return True
         return False
 
-    def _ring(self, rows: dict[str, QueueRow]) -> None:
+    def _is_anybody_there(self) -> bool:
+        return any(len(line) for line in list(self._lines.values())) or bool(self._awaited.awaited())
+
+    def _ring(self, seen: Seen) -> None:
         awaited = {key: line for key, line in list(self._lines.items()) if line.waiting}
         for (until, queue), line in awaited.items():
-            row = rows.get(queue)
-            if row is not None and (wakeups := _wakeups(until, self._before.get(queue), row)):
+            row = seen.rows.get(queue)
+            if row is not None and (
+                wakeups := _wakeups(until, self._before.get(queue), row, seen.held.get(queue, 0))
+            ):
                 line.ring(wakeups)
-        self._before = rows
+        self._awaited.ring(seen.over)
+        self._before = seen.rows
 
 
-def _wakeups(until: Until, was: QueueRow | None, row: QueueRow) -> int:
+def _wakeups(until: Until, was: QueueRow | None, row: QueueRow, held: int) -> int:
     """How many waiters have reason to look."""
     if was is None or (was.paused, was.capacity) != (row.paused, row.capacity):
         return 1 + max(0, row.open)
     match until:
         case Until.READY:
-            return row.ready + row.held
+            return row.ready + held
         case Until.ROOM:
             return int(was.left != row.left)
         case Until.DUE:

@@ -30,7 +30,8 @@ CREATE TABLE queues (
     pruned INTEGER NOT NULL DEFAULT 0
 ) STRICT;
 
--- The payload stands last: what lies before it is read without its pages.
+-- refused: while it is held, workers that know its task leave it. The payload stands last: what lies before it
+-- is read without its pages.
 CREATE TABLE jobs (
     id INTEGER PRIMARY KEY,
     queue INTEGER NOT NULL,
@@ -41,6 +42,7 @@ CREATE TABLE jobs (
     max_attempts INTEGER NOT NULL,
     crashes INTEGER NOT NULL DEFAULT 0,
     cancel_requested INTEGER NOT NULL DEFAULT 0,
+    refused INTEGER NOT NULL DEFAULT 0,
     created_at REAL NOT NULL,
     run_at REAL NOT NULL,
     expires_at REAL,
@@ -67,7 +69,7 @@ CREATE INDEX jobs_ready ON jobs (queue, priority DESC, id) WHERE state = 0;
 CREATE INDEX jobs_due ON jobs (queue, run_at, id) WHERE state = 1;
 CREATE INDEX jobs_leased ON jobs (queue, lease_end) WHERE state = 2;
 CREATE INDEX jobs_held ON jobs (queue, priority DESC, id) WHERE state = 3;
-CREATE INDEX jobs_held_by_task ON jobs (queue, task, priority DESC, id) WHERE state = 3;
+CREATE INDEX jobs_held_by_task ON jobs (queue, task, priority DESC, id) WHERE state = 3 AND refused = 0;
 CREATE INDEX jobs_ended ON jobs (queue, state, ended_at, id) WHERE state IN (4, 5, 6, 7);
 CREATE INDEX jobs_expiring ON jobs (queue, expires_at) WHERE expires_at IS NOT NULL AND state IN (0, 1, 3);
 CREATE UNIQUE INDEX jobs_unique ON jobs (queue, unique_key) WHERE unique_key IS NOT NULL AND state < 4;
