@@ -95,18 +95,32 @@ def encode(
         return value, "bytes"
     if type(value) is str:
         return _encode_str(value, limit_bytes, what), "str"
-    try:
-        room = _room_after(value, 0, limit_bytes)
-    except _Refused as refused:
-        raise PayloadError(f"{what}{_path(refused.steps)}: {refused.reason}") from None
     # The walk counts a lower bound and stops early, so that nothing much larger than the limit is encoded;
     # only escapes in strings and the digits of numbers can make the true size larger.
-    if room < 0:
-        raise _too_large(what, limit_bytes)
+    check_json(value, limit_bytes=limit_bytes, what=what)
     body = _encode_json(value)
     if len(body) > limit_bytes:
         raise _too_large(what, limit_bytes, f" ({len(body):,} as JSON)")
     return body, "json"
+
+
+def check_json(value: object, *, level: int = 0, limit_bytes: int = PAYLOAD_BYTES_MAX, what: str) -> None:
+    """Raise PayloadError unless `encode` would take this as a part of its JSON.
+
+    level: how many containers are around it. What has no place in JSON, such as bytes, is refused too.
+    """
+    try:
+        room = _room_after(value, level, limit_bytes)
+    except _Refused as refused:
+        raise PayloadError(f"{what}{_path(refused.steps)}: {refused.reason}") from None
+    if room < 0:
+        raise _too_large(what, limit_bytes)
+
+
+def is_too_deep(body: bytes) -> bool:
+    """Whether JSON is nested more than 32 deep (or malformed); to be asked before it is decoded."""
+    # Few brackets cannot be deep.
+    return body.count(b"[") + body.count(b"{") > NESTING_MAX and _is_too_deep(body)
 
 
 def decode(body: bytes, codec: str) -> Any:  # noqa: ANN401 - the caller knows what it stored, mypy cannot
@@ -123,8 +137,8 @@ def decode(body: bytes, codec: str) -> Any:  # noqa: ANN401 - the caller knows w
         except UnicodeDecodeError:
             pass
     elif codec == "json":
-        # The depth is looked at before the decoder recurses. Few brackets cannot be deep.
-        if body.count(b"[") + body.count(b"{") > NESTING_MAX and _is_too_deep(body):
+        # The depth is looked at before the decoder recurses.
+        if is_too_deep(body):
             raise _damaged(f"is JSON nested more than {NESTING_MAX} deep, or malformed")
         try:
             return _decode_json(body)

@@ -1,0 +1,302 @@
+"""A task's arguments and result as bytes and back, typed by its function's annotations.
+
+The caller encodes, decodes what came of it as a worker will, and compares: whatever would arrive otherwise
+than it was given is refused where it was given. Error texts hold names, paths and types, never a value.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import difflib
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import msgspec
+
+from ulak import codec
+from ulak.annotations import ANY, Annotations, as_text, means_context, of_parameter, of_return, why_not
+from ulak.codec import PAYLOAD_BYTES_MAX
+from ulak.errors import ArgumentError, PayloadError
+from ulak.exact import check_same, shown
+from ulak.reasons import why_not_read, why_refused
+from ulak.shape import Arguments, Field, Shape, decoder_of, encode_json
+
+RESULT_BYTES_MAX = 64 * 1024
+_TEXT_MAX = 160
+_DIFFERENCES_MAX = 8
+
+
+class Misfit(Exception):
+    """Stored arguments do not fit the function's signature. The text is the difference, without values."""
+
+
+class Parameters:
+    """What a function takes and gives, as callers and workers pass it on.
+
+    is_async: it is `async def`. context_name: the parameter that the worker fills in with the job's
+    `Context`, if there is one; context_is_first: it does so by place. text: the function as errors show it.
+    nearby: names that are in scope where the function is defined, but not in its module.
+    Raises ArgumentError if the function cannot be a task's. Annotations that cannot be resolved yet are
+    looked at again at the first use.
+    """
+
+    def __init__(
+        self, function: Callable[..., Any], name: str, *, nearby: Mapping[str, Any] | None = None
+    ) -> None:
+        self.name = name
+        self.is_async = inspect.iscoroutinefunction(function)
+        self._annotations = Annotations(function, nearby)
+        whole = _signature_of(function, name)
+        self.context_name, self.context_is_first = self._find_context(whole)
+        given = [parameter for parameter in whole.parameters.values() if parameter.name != self.context_name]
+        self._signature = whole.replace(parameters=given)
+        self.text = _text_of(name, self._signature)
+        self._shape: Shape | None = None
+        self._returned: Returned | None = None
+        with contextlib.suppress(NameError):
+            self._look()
+        self._annotations.forget_nearby()
+
+    # Arguments
+
+    def encode(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bytes:
+        """The arguments of one call as JSON: an object of what was given, by the parameters' names.
+
+        Raises ArgumentError if they do not fit the signature, or would not arrive as they were given.
+        """
+        shape = self._shape or self._look_again()
+        try:
+            given = shape.bind(args, kwargs)
+            body = encode_json(given)
+            # A **kwargs would take also what is the worker's to fill in.
+            is_ours = not kwargs or self.context_name not in kwargs
+            if is_ours and len(body) <= PAYLOAD_BYTES_MAX and not codec.is_too_deep(body):
+                shape.check(given, shape.decode(body))
+                return body
+        except Exception:  # noqa: BLE001, S110 - of the user's own classes too; it is told below
+            pass
+        # Out here and not where it was caught, since some exceptions hold the value.
+        raise ArgumentError(self._refusal(shape, args, kwargs))
+
+    def decode(self, body: bytes, tag: str) -> Arguments:
+        """The arguments as a call takes them.
+
+        Raises Misfit if they do not fit the signature, PayloadError if the bytes are not readable at all.
+        """
+        shape = self._shape or self._look_again()
+        if tag == "json" and not codec.is_too_deep(body):
+            try:
+                return shape.spread(shape.decode(body))
+            except Exception:  # noqa: BLE001, S110 - as above
+                pass
+        stored = codec.decode(body, tag)
+        raise Misfit(self._difference(shape, stored, body))
+
+    # Results
+
+    def encode_result(self, value: object) -> bytes | None:
+        """What a call returned, as JSON; None, and all that a function annotated None returns, as None.
+
+        Raises PayloadError if it would not arrive as it is, or is larger than 64 KiB.
+        """
+        return None if value is None else self._result().encode(value)
+
+    def decode_result(self, body: bytes | None) -> Any:  # noqa: ANN401 - what the function returns
+        """What a call returned. Raises PayloadError if that is not what the function returns now."""
+        return None if body is None else self._result().decode(body)
+
+    # Looking at the function
+
+    def _find_context(self, whole: inspect.Signature) -> tuple[str | None, bool]:
+        found = [given for given in whole.parameters.values() if self._is_context(given.annotation)]
+        if not found:
+            return None, False
+        if len(found) > 1:
+            raise ArgumentError(f"task {self.name}: one parameter may be annotated Context, not {len(found)}")
+        name, is_first = found[0].name, found[0] is next(iter(whole.parameters.values()))
+        by_place = found[0].kind in (
+            inspect.Parameter.POSITIONAL_ONLY,
+            inspect.Parameter.POSITIONAL_OR_KEYWORD,
+        )
+        if is_first and by_place:
+            return name, True
+        by_name = found[0].kind in (inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+        if by_name and found[0].default is not inspect.Parameter.empty:
+            return name, False
+        raise ArgumentError(
+            f"task {self.name}: the worker fills in parameter {name!r}, so callers must be able to leave it "
+            f"out\n  make it the first one, or give it a default: {name}: Context | None = None"
+        )
+
+    def _is_context(self, annotation: object) -> bool:
+        try:
+            return means_context(self._annotations.resolve(annotation))
+        except NameError:
+            # Imported for type checkers only, perhaps.
+            return means_context(annotation)
+
+    def _look(self) -> Shape:
+        """Resolve the annotations.
+
+        Raises ArgumentError for a type that cannot travel, NameError for a name that is not there.
+        """
+        fields: list[Field] = []
+        for name, given in self._signature.parameters.items():
+            hint = self._annotations.resolve(given.annotation)
+            fields.append(field := Field(given, of_parameter(hint)))
+            if (reason := why_not(field.hint)) is not None:
+                raise ArgumentError(
+                    f"task {self.name}: parameter {name!r} is annotated {as_text(hint)}: {reason}"
+                )
+        with contextlib.suppress(NameError):
+            self._look_at_result()
+        self._shape = Shape(self._signature, fields)
+        return self._shape
+
+    def _look_again(self) -> Shape:
+        try:
+            return self._look()
+        except NameError as error:
+            missing = error.name
+        raise ArgumentError(
+            f"task {self.name}: an annotation names {missing!r}, which is not there at run time\n"
+            f"  define or import it in the task's module, not only under TYPE_CHECKING"
+        )
+
+    def _look_at_result(self) -> Returned:
+        hint = of_return(self._annotations.resolve(self._signature.return_annotation))
+        if (reason := why_not(hint)) is not None:
+            raise ArgumentError(f"task {self.name}: its result is annotated {as_text(hint)}: {reason}")
+        self._returned = Returned(hint)
+        return self._returned
+
+    def _result(self) -> Returned:
+        if self._returned is None:
+            try:
+                return self._look_at_result()
+            except NameError:
+                # Nothing that must be known before the task can run: stored as if it were not annotated.
+                self._returned = Returned(ANY)
+        return self._returned
+
+    # Saying what is wrong
+
+    def _refusal(self, shape: Shape, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
+        """Why these arguments are refused."""
+        if (wrong := self._misnamed(kwargs)) is not None:
+            return f"{self.text}: {wrong}"
+        try:
+            given = self._signature.bind(*args, **kwargs).arguments
+        except TypeError as error:
+            return f"{self.text}: {str(error)[:_TEXT_MAX]}"
+        for field in shape.fields:
+            if field.name not in given:
+                continue
+            if (why := why_refused(field.hint, given[field.name], is_any=field.is_any)) is not None:
+                return f"{self.text}: argument '{field.name}{why[0]}'{why[1]}"
+        return (
+            f"{self.text}: the arguments are more than {PAYLOAD_BYTES_MAX:,} bytes as JSON, or nested more "
+            f"than {codec.NESTING_MAX} deep\n  keep the data elsewhere, and pass a reference to it"
+        )
+
+    def _misnamed(self, kwargs: Mapping[str, Any]) -> str | None:
+        """What is wrong with the names of the arguments, if anything."""
+        known = [given.name for given in self._signature.parameters.values()]
+        takes_any = any(given.kind is given.VAR_KEYWORD for given in self._signature.parameters.values())
+        for name in kwargs:
+            if name == self.context_name:
+                return f"leave {name!r} out: the worker fills it in"
+            if name not in known and not takes_any:
+                near = difflib.get_close_matches(name, known, 1)
+                return f"no parameter {shown(name)}{f'; did you mean {near[0]!r}?' if near else ''}"
+        return None
+
+    def _difference(self, shape: Shape, stored: object, body: bytes) -> str:
+        """How stored arguments differ from what the function takes."""
+        if not isinstance(stored, dict):
+            return (
+                f"{self.text}: what is stored is of type {type(stored).__name__}, not an object of arguments"
+            )
+        parts = msgspec.json.decode(body, type=dict[str, msgspec.Raw])
+        expected = {field.key: field for field in shape.fields}
+        differences = [
+            *(
+                f"no argument {key!r} is stored"
+                for key, field in expected.items()
+                if field.is_required and key not in parts
+            ),
+            *(
+                f"argument {shown(key)} is stored, which it does not take"
+                for key in parts
+                if key not in expected
+            ),
+            *(
+                f"argument '{key}{why[0]}'{why[1]}"
+                for key, field in expected.items()
+                if key in parts and (why := why_not_read(field.hint, parts[key])) is not None
+            ),
+        ]
+        more = len(differences) - _DIFFERENCES_MAX
+        text = "; ".join(differences[:_DIFFERENCES_MAX]) or "what is stored does not fit"
+        return f"{self.text}: {text}{f'; and {more} more' if more > 0 else ''}"
+
+
+class Returned:
+    """What a function returns, as it is stored."""
+
+    def __init__(self, hint: Any) -> None:  # noqa: ANN401 - a type, in any of its forms
+        self._hint = hint
+        self._decode = decoder_of(hint)
+
+    def encode(self, value: object) -> bytes | None:
+        """As JSON. Raises PayloadError."""
+        if self._hint is type(None):
+            return None
+        try:
+            body = encode_json(value)
+            if len(body) <= RESULT_BYTES_MAX and not codec.is_too_deep(body):
+                if self._hint is ANY:
+                    codec.check_json(value, what="")
+                else:
+                    check_same(value, self._decode(body))
+                return body
+        except Exception:  # noqa: BLE001, S110 - of the user's own classes too; it is told below
+            pass
+        too_large = "", f" is more than {RESULT_BYTES_MAX:,} bytes as JSON, or nested too deep"
+        where, why = why_refused(self._hint, value, is_any=self._hint is ANY) or too_large
+        raise PayloadError(f"the result{where}{why}")
+
+    def decode(self, body: bytes) -> Any:  # noqa: ANN401 - as annotated
+        """What was stored. Raises PayloadError if it is not what is annotated now."""
+        try:
+            return self._decode(body)
+        except Exception:  # noqa: BLE001, S110 - as above
+            pass
+        where, why = why_not_read(self._hint, body) or ("", " cannot be read")
+        raise PayloadError(f"the stored result{where}{why}")
+
+
+def _signature_of(function: Callable[..., Any], name: str) -> inspect.Signature:
+    try:
+        return inspect.signature(function)
+    except (TypeError, ValueError):
+        raise ArgumentError(
+            f"task {name}: {type(function).__name__} has no signature to check calls against\n"
+            f"  wrap it in a def with annotated parameters"
+        ) from None
+
+
+def _text_of(name: str, signature: inspect.Signature) -> str:
+    """The function as errors show it, without its defaults, which may be anything."""
+    parts: list[str] = []
+    for given in signature.parameters.values():
+        stars = "*" * ((given.kind is given.VAR_POSITIONAL) + 2 * (given.kind is given.VAR_KEYWORD))
+        hint: object = given.annotation
+        if hint is given.empty:
+            parts.append(f"{stars}{given.name}{'' if given.default is given.empty else '=...'}")
+        else:
+            default = "" if given.default is given.empty else " = ..."
+            parts.append(f"{stars}{given.name}: {hint if isinstance(hint, str) else as_text(hint)}{default}")
+    text = f"{name}({', '.join(parts)})"
+    return text if len(text) <= _TEXT_MAX else f"{text[: _TEXT_MAX - 2]}…)"

@@ -1,0 +1,152 @@
+"""Whether a value came back from its encoded form as it was given: equal, and of the right types.
+
+`==` alone would not do: it takes True for 1, and a class may answer what it likes.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from datetime import date, datetime, time, timedelta
+from decimal import Decimal
+from enum import Enum
+from typing import Any, TypeAlias, cast
+from uuid import UUID
+
+import msgspec
+
+from ulak.codec import INT_BITS_MAX
+
+Step: TypeAlias = str
+"""One step into a value, as it is written: `[3]`, `["to"]`, `.price`."""
+
+_PLAIN = frozenset({str, bool, type(None), float, bytes, bytearray, UUID, date, timedelta, Decimal})
+_INT_MAX = 2**INT_BITS_MAX
+
+
+class Different(Exception):
+    """A part did not come back as it was given. steps: the way to it, innermost first."""
+
+    def __init__(self, reason: str) -> None:
+        self.reason = reason
+        self.steps: list[Step] = []
+
+
+def check_same(given: object, back: object) -> None:
+    """Raise Different unless `back` is equal to `given`, with the types that were given.
+
+    `back` comes from a strict decoder, so its types are right for what was annotated. Given may be a float's
+    int, or an object of a subclass of what arrives, as long as nothing is lost: dataclasses, structs and the
+    like have to be of the very class.
+    """
+    kind = type(back)
+    if type(given) is kind and kind in _PLAIN:
+        _check_equal(given, back)
+    elif kind is float and type(given) is int:
+        if given != back:
+            raise Different("an int that a float cannot hold exactly")
+    elif (fields := fields_of(back)) is not None:
+        _check_fields(given, back, fields)
+    elif not isinstance(given, Mapping if kind is dict else kind):
+        raise _other(given, back)
+    else:
+        _check_one_of(given, back)
+
+
+def _check_one_of(given: Any, back: object) -> None:  # noqa: ANN401 - of the type of `back`, or like it
+    match back:
+        case int():
+            _check_int(given, back)
+        case dict():
+            _check_dict(given, cast("dict[object, object]", back))
+        case list() | tuple():
+            for number, (item, back_item) in enumerate(zip(given, cast("list[object]", back), strict=True)):
+                _check_part(item, back_item, f"[{number}]")
+        case datetime() | time():
+            _check_time(given, back)
+        case _:
+            _check_equal(given, back)
+
+
+def _check_equal(given: object, back: object) -> None:
+    if given != back:
+        raise Different("it would not come back equal")
+
+
+def _check_int(given: int, back: object) -> None:
+    if not -_INT_MAX < given < _INT_MAX:
+        raise Different(
+            f"an int of {given.bit_length():,} bits, more than {INT_BITS_MAX:,}; pass it as a hex str"
+        )
+    if given != back or type(given) is bool:
+        raise _other(given, back)
+
+
+def _check_dict(given: Mapping[object, object], back: dict[object, object]) -> None:
+    if len(given) != len(back):
+        raise Different("two of its keys would become one")
+    # In the same order on both sides, since the encoder keeps it.
+    for (key, value), (back_key, back_value) in zip(given.items(), back.items(), strict=True):
+        try:
+            check_same(key, back_key)
+        except Different as different:
+            raise Different(f"a key: {different.reason}") from None
+        _check_part(value, back_value, f"[{shown(key)}]" if isinstance(key, str) else "[...]")
+
+
+def _check_fields(given: object, back: object, fields: tuple[str, ...]) -> None:
+    if type(given) is not type(back):
+        raise _other(given, back)
+    for name in fields:
+        _check_part(getattr(given, name), getattr(back, name), f".{name}")
+
+
+def _check_part(given: object, back: object, step: Step) -> None:
+    try:
+        check_same(given, back)
+    except Different as different:
+        different.steps.append(step)
+        raise
+
+
+def _check_time(given: Any, back: Any) -> None:  # noqa: ANN401 - both a datetime or both a time
+    if given.tzinfo is None and given.fold:
+        raise Different("a time without a zone that has fold=1, which would be lost; give it its zone")
+    if given.tzinfo is not None and back.tzinfo is None:
+        raise Different("a time of day in a zone whose offset depends on the date; pass a datetime")
+    if given.utcoffset() != back.utcoffset():
+        raise Different("its zone's offset has seconds, which would be lost; convert it to UTC")
+    _check_equal(given.replace(tzinfo=None, fold=0), back.replace(tzinfo=None, fold=0))
+
+
+def fields_of(value: object) -> tuple[str, ...] | None:
+    """The fields of a value that is made of named fields, if it is."""
+    kind: Any = type(value)
+    if isinstance(value, msgspec.Struct):
+        return value.__struct_fields__
+    if isinstance(value, Enum):
+        return None
+    if isinstance(value, tuple):
+        return getattr(kind, "_fields", None)
+    if dataclasses.is_dataclass(value):
+        return tuple(field.name for field in dataclasses.fields(value))
+    attributes = getattr(kind, "__attrs_attrs__", None)
+    return None if attributes is None else tuple(field.name for field in attributes)
+
+
+def _other(given: object, back: object) -> Different:
+    return Different(f"got {type_name(type(given))}, which would come back as {type_name(type(back))}")
+
+
+def type_name(kind: type) -> str:
+    """A class as an error names it, in at most 60 characters."""
+    # Where it is defined inside functions is a long way to say little.
+    name, inside = kind.__qualname__.rpartition("<locals>.")[2], "<locals>" in kind.__qualname__
+    is_near = inside or kind.__module__ in ("builtins", "__main__")
+    return shown(name if is_near else f"{kind.__module__}.{name}", 60)[1:-1]
+
+
+def shown(name: str, chars_max: int = 40) -> str:
+    """A name on one line, quoted and escaped."""
+    escaped = repr(name[: chars_max + 1])[1:-1].replace('"', '\\"')
+    return f'"{escaped if len(escaped) <= chars_max else escaped[: chars_max - 1] + "…"}"'
