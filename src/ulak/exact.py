@@ -78,8 +78,9 @@ def _check_int(given: int, back: object) -> None:
         raise Different(
             f"an int of {given.bit_length():,} bits, more than {INT_BITS_MAX:,}; pass it as a hex str"
         )
-    if given != back or type(given) is bool:
+    if type(given) is bool:
         raise _other(given, back)
+    _check_equal(given, back)
 
 
 def _check_dict(given: Mapping[object, object], back: dict[object, object]) -> None:
