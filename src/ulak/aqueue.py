@@ -9,6 +9,7 @@ from types import TracebackType
 from typing import Any, Self, Unpack
 
 from ulak import codec
+from ulak.checks import check_backoff, check_priority
 from ulak.core import flows
 from ulak.core.backoff import Backoff
 from ulak.core.job import Counts, Done, Full, Lease, Outcome, Terminal
@@ -26,7 +27,7 @@ from ulak.core.store import (
     Settings,
     Unset,
 )
-from ulak.handle import Handle, States, Which, check_backoff, check_priority
+from ulak.handle import Handle, States, Which
 from ulak.info import JobInfo
 from ulak.local import LocalStore, Producer, View
 from ulak.newjob import JobOptions

@@ -6,7 +6,23 @@ to what, and what to do, in at most six lines; it never holds a payload or a sec
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import ClassVar, Protocol
+
+
+class Stored(Protocol):
+    """What is stored of an error."""
+
+    @property
+    def type(self) -> str:
+        """The name of its class."""
+
+    @property
+    def text(self) -> str:
+        """Its message."""
+
+    @property
+    def traceback(self) -> str:
+        """Where it was raised, innermost last."""
 
 
 class UlakError(Exception):
@@ -54,6 +70,40 @@ class JobForgotten(UlakError):
     code = "U106"
 
 
+class JobEnded(UlakError):
+    """The base of what `result()` raises for a job that ended without one.
+
+    job_id: which. failure: what is stored of its last error, with `type`, `text` and `traceback`; if any.
+    """
+
+    def __init__(self, message: str = "", job_id: int = 0, failure: Stored | None = None) -> None:
+        # All arguments, so that it can be copied and pickled.
+        super().__init__(message, job_id, failure)
+        self.job_id = job_id
+        self.failure = failure
+
+    def __str__(self) -> str:
+        return f"{self.args[0]} [{self.code}]"
+
+
+class JobFailed(JobEnded):
+    """The job is dead: its last attempt has failed, or it was rejected."""
+
+    code = "U107"
+
+
+class JobCancelled(JobEnded):
+    """The job was cancelled."""
+
+    code = "U108"
+
+
+class JobExpired(JobEnded):
+    """The job was not started, or not started again, before it expired."""
+
+    code = "U109"
+
+
 class ArgumentError(UlakError, ValueError):
     """An argument is outside what the call accepts; nothing was stored or changed."""
 
@@ -64,6 +114,12 @@ class PayloadError(UlakError, TypeError):
     """A payload would not come back equal in value and type, or is too large; nothing was stored."""
 
     code = "U111"
+
+
+class ResultTimeout(UlakError, TimeoutError):
+    """The job had not ended when time was over; the message says what it waits for. It goes on."""
+
+    code = "U112"
 
 
 class StorageUnavailable(UlakError):

@@ -2,26 +2,37 @@
 
 from __future__ import annotations
 
-import difflib
+import functools
 import itertools
 import logging
 import os
 import socket
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from datetime import UTC, datetime, timedelta
-from typing import Any, TypeAlias, TypeVar, Unpack
+from collections.abc import Callable, Iterable, Sequence
+from datetime import timedelta
+from typing import Any, Self, TypeAlias, Unpack
 
 from ulak import codec
 from ulak.capture import capture
+from ulak.checks import (
+    Timeout,
+    check_attempts,
+    check_backoff,
+    check_capacity,
+    check_id,
+    check_limit,
+    check_names,
+    check_retention,
+    draft_of,
+    several,
+    wait_s,
+)
 from ulak.clock import SYSTEM, Clock
 from ulak.context import handling
 from ulak.core import flows
 from ulak.core.backoff import Backoff
 from ulak.core.flows import Flow, Handling
 from ulak.core.job import (
-    PRIORITY_MAX,
-    PRIORITY_MIN,
     TERMINAL_OF,
     Counts,
     Done,
@@ -49,7 +60,7 @@ from ulak.durations import seconds
 from ulak.errors import ArgumentError, Closed, ConfigError, JobForgotten, PayloadError, WrongQueue
 from ulak.info import JobInfo, info_of
 from ulak.local import LocalStore, View, check_url, local_store, masked
-from ulak.names import QUEUE_NAME, check_key, check_queue_name
+from ulak.names import QUEUE_NAME, check_queue_name
 from ulak.newjob import JobOptions, NewJob
 from ulak.storage.direct import Ways
 from ulak.storage.drive import Edge
@@ -58,23 +69,12 @@ from ulak.ways import quick_ways
 _log = logging.getLogger("ulak")
 _handle_numbers = itertools.count(1)
 
-T = TypeVar("T")
-
-MAX_ATTEMPTS_MAX = 1_000_000
-
-# A day inside what a datetime holds, so that it can be shown in any time zone.
-_INSTANT_MIN = datetime(1, 1, 2, tzinfo=UTC).timestamp()
-_INSTANT_MAX = datetime(9999, 12, 30, tzinfo=UTC).timestamp()
-
-
-Timeout: TypeAlias = float | timedelta | None
 States: TypeAlias = State | str | Iterable[State | str] | None
 Which: TypeAlias = int | JobInfo | Iterable[int | JobInfo] | Filter
 """Which jobs an operator's call is for: ids or jobs, one or several, or all that match."""
 
 _OPTIONS = frozenset(JobOptions.__annotations__)
 _STATES = frozenset(State)
-_DIGITS_MAX = 20
 
 
 class Handle:
@@ -111,6 +111,7 @@ class Handle:
             retention=check_retention(retention),
         )
         self._clock = clock
+        self._find_store: Callable[[], LocalStore] = functools.partial(local_store, self.url, clock)
         self._worker = f"{socket.gethostname()}-{os.getpid()}-{next(_handle_numbers)}"
         self._local_store: LocalStore | None = None
         self._view: View | None = None
@@ -133,7 +134,7 @@ class Handle:
             if self._closed:
                 raise Closed(f"this handle on queue {self.name!r} is closed; make a new one")
             if self._local_store is None:
-                opened = local_store(self.url, self._clock)
+                opened = self._find_store()
                 try:
                     stored = opened.edge.store.declare(self.name, self._settings)
                     view = self._view = View(opened.queue(self.name))
@@ -220,42 +221,19 @@ class Handle:
             )
         return lease
 
+    def found_by(self, find_store: Callable[[], LocalStore]) -> Self:
+        """This handle, with another way to its store: it answers with one handle more open on that."""
+        self._find_store = find_store
+        return self
+
     def _draft(self, new: NewJob) -> Draft:
         """The job, checked and encoded. Raises ArgumentError or PayloadError; nothing is stored then."""
         body, tag = codec.encode(new.payload)
-        run_at = None if new.run_at is None else instant(new.run_at, name="run_at")
-        delay_s = 0.0 if new.delay is None else seconds(new.delay, name="delay")
-        if run_at is not None and delay_s:
-            raise ArgumentError("give delay= or run_at=, not both")
-        expires_at = instant(new.expires, name="expires") if isinstance(new.expires, datetime) else None
-        expires_s = None
-        if new.expires is not None and not isinstance(new.expires, datetime):
-            expires_s = seconds(new.expires, name="expires")
-        attempts = self._max_attempts if new.max_attempts is None else check_attempts(new.max_attempts)
-        return Draft(
-            payload=body,
-            codec=tag,
-            priority=check_priority(new.priority),
-            max_attempts=attempts,
-            headers=None if new.headers is None else codec.encode_headers(new.headers),
-            delay_s=delay_s,
-            run_at=run_at,
-            expires_s=expires_s,
-            expires_at=expires_at,
-            unique_key=check_key(new.unique_key, name="unique_key"),
-            idempotency_key=check_key(new.idempotency_key, name="idempotency_key"),
-            backoff=check_backoff(new.backoff),
-        )
+        return draft_of(new, body, tag, max_attempts=self._max_attempts)
 
     def _one(self, payload: object, priority: int, options: JobOptions) -> Draft:
         """A single job, checked. An unknown option is an ArgumentError that names the nearest."""
-        for name in options:
-            if name not in _OPTIONS:
-                near = difflib.get_close_matches(name, _OPTIONS, 1)
-                hint = (
-                    f"; did you mean {near[0]!r}?" if near else f"; there are {', '.join(sorted(_OPTIONS))}"
-                )
-                raise ArgumentError(f"enqueue has no option {name!r}{hint}")
+        check_names(options, _OPTIONS, "enqueue")
         return self._draft(NewJob(payload, priority, **options))
 
     def _drafts(self, jobs: Iterable[object]) -> list[Draft]:
@@ -442,31 +420,6 @@ class Handle:
         return [check_id(job.id if isinstance(job, JobInfo) else job) for job in given]
 
 
-def several(items: Iterable[T], expected: str) -> Iterable[T]:
-    """The items, if these are several of something; else ArgumentError, which says what is expected.
-
-    What can be iterated over but is one value to whoever passed it (a str, bytes, a dict) is refused too.
-    """
-    if isinstance(items, str | bytes | bytearray | memoryview | Mapping) or not isinstance(items, Iterable):
-        raise ArgumentError(f"{expected}, got {type(items).__name__}")
-    return _bounded(items)
-
-
-def _bounded(items: Iterable[T]) -> Iterable[T]:
-    """The items, unless there are more than one call takes."""
-    for number, item in enumerate(items):
-        if number == BATCH_MAX:
-            raise ArgumentError(f"one call takes at most {BATCH_MAX:,} of them; split it")
-        yield item
-
-
-def _got(value: object) -> str:
-    """What was given, for an error: an int itself, as long as it is short; else its type."""
-    if type(value) is int and abs(value) < 10**_DIGITS_MAX:
-        return f"got {value}"
-    return f"got an int of {value.bit_length()} bits" if type(value) is int else f"got {type(value).__name__}"
-
-
 def _check_url(url: object) -> str:
     """The URL of a store; else ConfigError, also for who gave a queue's name in its place."""
     try:
@@ -476,75 +429,3 @@ def _check_url(url: object) -> str:
         if not isinstance(url, str) or not QUEUE_NAME.fullmatch(url):
             raise
         raise ConfigError(f"{error.args[0]}; for a queue's name write Queue(name={url!r})") from None
-
-
-def check_priority(priority: object) -> int:
-    """An int64; else ArgumentError. Never clamped."""
-    if type(priority) is not int:
-        raise ArgumentError(f"priority must be an int, got {type(priority).__name__}")
-    if not PRIORITY_MIN <= priority <= PRIORITY_MAX:
-        raise ArgumentError("priority must fit 64 bits: from -2**63 to 2**63 - 1, higher first")
-    return priority
-
-
-def check_attempts(attempts: object) -> int:
-    """How many runs a job gets; else ArgumentError."""
-    if type(attempts) is not int or not 1 <= attempts <= MAX_ATTEMPTS_MAX:
-        raise ArgumentError(
-            f"max_attempts counts the first run: an int from 1 to {MAX_ATTEMPTS_MAX:,}, {_got(attempts)}"
-        )
-    return attempts
-
-
-def check_capacity(capacity: object) -> int | None:
-    """Most open jobs, or None for no bound; else ArgumentError."""
-    if capacity is not None and (type(capacity) is not int or capacity < 1):
-        raise ArgumentError(
-            f"capacity is the most open jobs: an int from 1, or None for no bound; {_got(capacity)}"
-        )
-    return capacity
-
-
-def check_retention(retention: object) -> Retention | None:
-    """What is kept of ended jobs, or None for the store's default; else ArgumentError."""
-    if retention is not None and not isinstance(retention, Retention):
-        raise ArgumentError(f"retention must be a Retention, got {type(retention).__name__}")
-    return retention
-
-
-def check_id(job_id: object) -> int:
-    """A job's id, or 0 where a listing starts; else ArgumentError."""
-    if not isinstance(job_id, int) or isinstance(job_id, bool):
-        raise ArgumentError(f"a job's id is an int, got {type(job_id).__name__}")
-    return int(job_id)
-
-
-def check_limit(limit: object) -> int:
-    """How many at most: an int from 1 to 100,000; else ArgumentError."""
-    if type(limit) is not int or not 1 <= limit <= BATCH_MAX:
-        raise ArgumentError(f"limit must be an int from 1 to {BATCH_MAX:,}, {_got(limit)}")
-    return limit
-
-
-def check_backoff(backoff: object) -> Backoff | None:
-    """A stored policy or None; else ArgumentError."""
-    if backoff is not None and not isinstance(backoff, Backoff):
-        raise ArgumentError(f"backoff must be a Backoff(base=, cap=), got {type(backoff).__name__}")
-    return backoff
-
-
-def instant(value: object, *, name: str) -> float:
-    """Seconds since the epoch of an aware datetime; else ArgumentError."""
-    if not isinstance(value, datetime):
-        raise ArgumentError(f"{name} must be an aware datetime, got {type(value).__name__}")
-    if value.tzinfo is None or value.utcoffset() is None:
-        raise ArgumentError(f"{name} must be aware of its time zone: datetime(..., tzinfo=UTC)")
-    at = value.timestamp()
-    if not _INSTANT_MIN <= at <= _INSTANT_MAX:
-        raise ArgumentError(f"{name} must lie between the years 1 and 9999, at least a day inside")
-    return at
-
-
-def wait_s(timeout: Timeout) -> float | None:
-    """A public timeout in seconds; None waits for ever."""
-    return None if timeout is None else seconds(timeout, name="timeout")

@@ -7,6 +7,7 @@ import re
 from ulak.errors import ArgumentError
 
 QUEUE_NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
+TASK_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 KEY_BYTES_MAX = 512
 
 
@@ -14,6 +15,13 @@ def check_queue_name(name: object) -> str:
     """The name, if a queue may have it; else ArgumentError."""
     if type(name) is not str or not QUEUE_NAME.fullmatch(name):
         raise ArgumentError(f"a queue's name must match {QUEUE_NAME.pattern}, got {_shown(name)}")
+    return name
+
+
+def check_task_name(name: object) -> str:
+    """The name, if a task may have it; else ArgumentError."""
+    if type(name) is not str or not TASK_NAME.fullmatch(name):
+        raise ArgumentError(f"a task's name must match {TASK_NAME.pattern}, got {_shown(name)}")
     return name
 
 

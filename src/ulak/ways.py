@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, cast, get_args
 
 import msgspec
@@ -62,9 +63,32 @@ def quick_ways(
     )
 
 
-def _thread_ways(store: Store, view: View, general: Ways, *, max_attempts: int) -> Ways:
-    """The calls of a thread that may wait for the disk: straight to the store, if there is no more to do."""
-    local, queue, uid = view.local, view.local.name, store.uid
+def task_way(
+    store: Store, view: View, spec: Spec, general: Callable[..., Any], *, may_block: bool
+) -> Callable[..., Any]:
+    """Enqueue plain jobs of one task, `way(body, priority)`, by the short way where there is one.
+
+    spec: what all these jobs share. general: as `Queue.enqueue`. may_block: as in `quick_ways`.
+    """
+    if type(store) is MemoryStore:
+        shelf = store.shelf(view.local.name)
+        return direct.enqueue_way(
+            store, shelf, lambda body: (cast("bytes", body), spec), view.local, view, general
+        )
+    if may_block and not store.capabilities.immediate:
+
+        def draft_of(body: Any, priority: int) -> Draft:  # noqa: ANN401 - bytes
+            return Draft(body, spec.codec, priority, spec.max_attempts, spec.task, backoff=spec.backoff)
+
+        return _thread_enqueue(store, view, draft_of, general)
+    return general
+
+
+def _thread_enqueue(
+    store: Store, view: View, draft_of: Callable[[Any, int], Draft], general: Callable[..., Any]
+) -> Callable[..., Any]:
+    """`Queue.enqueue` of a thread that may wait for the disk: straight to the store, if that is all."""
+    local, queue = view.local, view.local.name
 
     def enqueue(
         payload: object,
@@ -78,13 +102,23 @@ def _thread_ways(store: Store, view: View, general: Ways, *, max_attempts: int) 
         # Asked for at each call: after a fork the child's lines are others.
         room = cast("WaitLine", store.line(Until.ROOM, queue))
         if not is_plain or local.finished or view.closed or room.waiting:
-            return general.enqueue(payload, priority, timeout=timeout, connection=connection, **options)
+            return general(payload, priority, timeout=timeout, connection=connection, **options)
         if type(priority) is not int or not PRIORITY_MIN <= priority <= PRIORITY_MAX:
-            return general.enqueue(payload, priority)
-        body, tag = codec.encode(payload)
-        answer = store.add(queue, [Draft(body, tag, priority, max_attempts)])
+            return general(payload, priority)
+        answer = store.add(queue, [draft_of(payload, priority)])
         # Full: the general way waits for room, or says that there is none.
-        return general.enqueue(payload, priority) if isinstance(answer, Full) else answer[0]
+        return general(payload, priority) if isinstance(answer, Full) else answer[0]
+
+    return enqueue
+
+
+def _thread_ways(store: Store, view: View, general: Ways, *, max_attempts: int) -> Ways:
+    """The calls of a thread that may wait for the disk: straight to the store, if there is no more to do."""
+    local, queue, uid = view.local, view.local.name, store.uid
+
+    def draft_of(payload: object, priority: int) -> Draft:
+        body, tag = codec.encode(payload)
+        return Draft(body, tag, priority, max_attempts)
 
     def ack(lease: Lease, *, connection: object | None = None) -> Any:  # noqa: ANN401 - as Queue.ack
         if (
@@ -100,6 +134,7 @@ def _thread_ways(store: Store, view: View, general: Ways, *, max_attempts: int) 
             return Outcome.STALE
         return Outcome.OK
 
+    enqueue = _thread_enqueue(store, view, draft_of, general.enqueue)
     return msgspec.structs.replace(general, enqueue=enqueue, ack=ack)
 
 

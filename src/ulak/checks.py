@@ -1,0 +1,174 @@
+"""Checks of what callers pass: each answers with the value, or raises ArgumentError with what it may be."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime, timedelta
+from typing import TypeAlias, TypeVar
+
+from ulak import codec
+from ulak.core.backoff import Backoff
+from ulak.core.job import PRIORITY_MAX, PRIORITY_MIN, Draft
+from ulak.core.store import BATCH_MAX, Retention
+from ulak.durations import seconds
+from ulak.errors import ArgumentError
+from ulak.names import check_key
+from ulak.newjob import NewJob
+
+T = TypeVar("T")
+
+Timeout: TypeAlias = float | timedelta | None
+
+MAX_ATTEMPTS_MAX = 1_000_000
+
+# A day inside what a datetime holds, so that it can be shown in any time zone.
+_INSTANT_MIN = datetime(1, 1, 2, tzinfo=UTC).timestamp()
+_INSTANT_MAX = datetime(9999, 12, 30, tzinfo=UTC).timestamp()
+
+_DIGITS_MAX = 20
+
+
+def several(items: Iterable[T], expected: str) -> Iterable[T]:
+    """The items, if these are several of something; else ArgumentError, which says what is expected.
+
+    What can be iterated over but is one value to whoever passed it (a str, bytes, a dict) is refused too.
+    """
+    if isinstance(items, str | bytes | bytearray | memoryview | Mapping) or not isinstance(items, Iterable):
+        raise ArgumentError(f"{expected}, got {type(items).__name__}")
+    return _bounded(items)
+
+
+def _bounded(items: Iterable[T]) -> Iterable[T]:
+    """The items, unless there are more than one call takes."""
+    for number, item in enumerate(items):
+        if number == BATCH_MAX:
+            raise ArgumentError(f"one call takes at most {BATCH_MAX:,} of them; split it")
+        yield item
+
+
+def draft_of(
+    new: NewJob,
+    body: bytes,
+    tag: str,
+    *,
+    max_attempts: int,
+    task: str | None = None,
+    backoff: Backoff | None = None,
+) -> Draft:
+    """A job with this encoded payload in place of its own, and its options checked; else ArgumentError.
+
+    max_attempts, backoff: where it has none of its own.
+    """
+    run_at = None if new.run_at is None else instant(new.run_at, name="run_at")
+    delay_s = 0.0 if new.delay is None else seconds(new.delay, name="delay")
+    if run_at is not None and delay_s:
+        raise ArgumentError("give delay= or run_at=, not both")
+    expires_at = instant(new.expires, name="expires") if isinstance(new.expires, datetime) else None
+    expires_s = None
+    if new.expires is not None and not isinstance(new.expires, datetime):
+        expires_s = seconds(new.expires, name="expires")
+    return Draft(
+        payload=body,
+        codec=tag,
+        priority=check_priority(new.priority),
+        max_attempts=max_attempts if new.max_attempts is None else check_attempts(new.max_attempts),
+        task=task,
+        headers=None if new.headers is None else codec.encode_headers(new.headers),
+        delay_s=delay_s,
+        run_at=run_at,
+        expires_s=expires_s,
+        expires_at=expires_at,
+        unique_key=check_key(new.unique_key, name="unique_key"),
+        idempotency_key=check_key(new.idempotency_key, name="idempotency_key"),
+        backoff=backoff if new.backoff is None else check_backoff(new.backoff),
+    )
+
+
+def check_names(options: Iterable[str], known: Iterable[str], call: str) -> None:
+    """Raises ArgumentError for an option that a call does not have, with the nearest that it has."""
+    known = sorted(known)
+    for name in options:
+        if name not in known:
+            near = difflib.get_close_matches(name, known, 1)
+            hint = f"; did you mean {near[0]!r}?" if near else f"; there are {', '.join(known)}"
+            raise ArgumentError(f"{call} has no option {name!r}{hint}")
+
+
+def _got(value: object) -> str:
+    """What was given, for an error: an int itself, as long as it is short; else its type."""
+    if type(value) is int and abs(value) < 10**_DIGITS_MAX:
+        return f"got {value}"
+    return f"got an int of {value.bit_length()} bits" if type(value) is int else f"got {type(value).__name__}"
+
+
+def check_priority(priority: object) -> int:
+    """An int64; else ArgumentError. Never clamped."""
+    if type(priority) is not int:
+        raise ArgumentError(f"priority must be an int, got {type(priority).__name__}")
+    if not PRIORITY_MIN <= priority <= PRIORITY_MAX:
+        raise ArgumentError("priority must fit 64 bits: from -2**63 to 2**63 - 1, higher first")
+    return priority
+
+
+def check_attempts(attempts: object) -> int:
+    """How many runs a job gets; else ArgumentError."""
+    if type(attempts) is not int or not 1 <= attempts <= MAX_ATTEMPTS_MAX:
+        raise ArgumentError(
+            f"max_attempts counts the first run: an int from 1 to {MAX_ATTEMPTS_MAX:,}, {_got(attempts)}"
+        )
+    return attempts
+
+
+def check_capacity(capacity: object) -> int | None:
+    """Most open jobs, or None for no bound; else ArgumentError."""
+    if capacity is not None and (type(capacity) is not int or capacity < 1):
+        raise ArgumentError(
+            f"capacity is the most open jobs: an int from 1, or None for no bound; {_got(capacity)}"
+        )
+    return capacity
+
+
+def check_retention(retention: object) -> Retention | None:
+    """What is kept of ended jobs, or None for the store's default; else ArgumentError."""
+    if retention is not None and not isinstance(retention, Retention):
+        raise ArgumentError(f"retention must be a Retention, got {type(retention).__name__}")
+    return retention
+
+
+def check_id(job_id: object) -> int:
+    """A job's id, or 0 where a listing starts; else ArgumentError."""
+    if not isinstance(job_id, int) or isinstance(job_id, bool):
+        raise ArgumentError(f"a job's id is an int, got {type(job_id).__name__}")
+    return int(job_id)
+
+
+def check_limit(limit: object) -> int:
+    """How many at most: an int from 1 to 100,000; else ArgumentError."""
+    if type(limit) is not int or not 1 <= limit <= BATCH_MAX:
+        raise ArgumentError(f"limit must be an int from 1 to {BATCH_MAX:,}, {_got(limit)}")
+    return limit
+
+
+def check_backoff(backoff: object) -> Backoff | None:
+    """A stored policy or None; else ArgumentError."""
+    if backoff is not None and not isinstance(backoff, Backoff):
+        raise ArgumentError(f"backoff must be a Backoff(base=, cap=), got {type(backoff).__name__}")
+    return backoff
+
+
+def instant(value: object, *, name: str) -> float:
+    """Seconds since the epoch of an aware datetime; else ArgumentError."""
+    if not isinstance(value, datetime):
+        raise ArgumentError(f"{name} must be an aware datetime, got {type(value).__name__}")
+    if value.tzinfo is None or value.utcoffset() is None:
+        raise ArgumentError(f"{name} must be aware of its time zone: datetime(..., tzinfo=UTC)")
+    at = value.timestamp()
+    if not _INSTANT_MIN <= at <= _INSTANT_MAX:
+        raise ArgumentError(f"{name} must lie between the years 1 and 9999, at least a day inside")
+    return at
+
+
+def wait_s(timeout: Timeout) -> float | None:
+    """A public timeout in seconds; None waits for ever."""
+    return None if timeout is None else seconds(timeout, name="timeout")
