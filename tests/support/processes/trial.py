@@ -187,7 +187,7 @@ class Trial:
             handler = logging.StreamHandler(errors)
             handler.setLevel(logging.ERROR)
             # A job that ends dead is an error too; these are planned.
-            handler.addFilter(lambda record: "dead (Reject" not in record.getMessage())
+            handler.addFilter(lambda record: "died (Reject" not in record.getMessage())
             logging.getLogger("ulak").addHandler(handler)
             try:
                 ROLES[name](self._plan, full_name, slot)
