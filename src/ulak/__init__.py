@@ -2,6 +2,7 @@
 
 import logging
 
+from ulak.app import App
 from ulak.aqueue import AsyncQueue
 from ulak.context import Cancel, Context, Reject, Retry, Snooze, current_job
 from ulak.core.backoff import Backoff
@@ -23,11 +24,16 @@ from ulak.errors import (
     ArgumentError,
     Closed,
     ConfigError,
+    JobCancelled,
+    JobEnded,
+    JobExpired,
+    JobFailed,
     JobForgotten,
     LeaseLost,
     MissingExtra,
     PayloadError,
     QueueFull,
+    ResultTimeout,
     SchemaError,
     StorageBusy,
     StorageFull,
@@ -37,9 +43,11 @@ from ulak.errors import (
     WrongQueue,
 )
 from ulak.info import JobInfo
+from ulak.job import Job
 from ulak.local import Producer
 from ulak.newjob import JobOptions, NewJob
 from ulak.queue import Queue
+from ulak.task import Call, Task, TaskOptions, TaskSettings
 from ulak.worker.pool import AsyncPool, Pool
 from ulak.worker.runtime import PoolMetrics, Report
 
@@ -50,11 +58,13 @@ logging.getLogger("ulak").addHandler(logging.NullHandler())
 
 __all__ = [
     "FULL",
+    "App",
     "ArgumentError",
     "AsyncPool",
     "AsyncQueue",
     "Attempt",
     "Backoff",
+    "Call",
     "Cancel",
     "Changed",
     "Closed",
@@ -65,6 +75,11 @@ __all__ = [
     "Failure",
     "Filter",
     "Full",
+    "Job",
+    "JobCancelled",
+    "JobEnded",
+    "JobExpired",
+    "JobFailed",
     "JobForgotten",
     "JobInfo",
     "JobOptions",
@@ -83,6 +98,7 @@ __all__ = [
     "Refusal",
     "Reject",
     "Report",
+    "ResultTimeout",
     "Retention",
     "Retry",
     "SchemaError",
@@ -92,6 +108,9 @@ __all__ = [
     "StorageBusy",
     "StorageFull",
     "StorageUnavailable",
+    "Task",
+    "TaskOptions",
+    "TaskSettings",
     "Terminal",
     "Totals",
     "UlakError",

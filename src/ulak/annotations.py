@@ -73,6 +73,24 @@ def is_pydantic(kind: object) -> bool:
     return base is not None and isinstance(kind, type) and issubclass(kind, base)
 
 
+def function_behind(call: Callable[..., Any]) -> Callable[..., Any]:
+    """The function that a call runs in the end: below partials, and behind an object's `__call__`."""
+    while isinstance(call, functools.partial):
+        call = call.func
+    return call if inspect.isroutine(call) or inspect.isclass(call) else type(call).__call__
+
+
+def is_async(call: Callable[..., Any]) -> bool:
+    """Whether a call gives a coroutine, which has to be awaited."""
+    return inspect.iscoroutinefunction(function_behind(call))
+
+
+def is_generator(call: Callable[..., Any]) -> bool:
+    """Whether a call runs nothing before somebody iterates over what it gives."""
+    behind = function_behind(call)
+    return inspect.isgeneratorfunction(behind) or inspect.isasyncgenfunction(behind)
+
+
 class Annotations:
     """The annotations of one function, as they can be resolved when they are asked for.
 

@@ -15,7 +15,16 @@ from typing import Any
 import msgspec
 
 from ulak import codec
-from ulak.annotations import ANY, Annotations, as_text, means_context, of_parameter, of_return, why_not
+from ulak.annotations import (
+    ANY,
+    Annotations,
+    as_text,
+    is_async,
+    means_context,
+    of_parameter,
+    of_return,
+    why_not,
+)
 from ulak.codec import PAYLOAD_BYTES_MAX
 from ulak.errors import ArgumentError, PayloadError
 from ulak.exact import check_same, shown
@@ -45,7 +54,7 @@ class Parameters:
         self, function: Callable[..., Any], name: str, *, nearby: Mapping[str, Any] | None = None
     ) -> None:
         self.name = name
-        self.is_async = inspect.iscoroutinefunction(function)
+        self.is_async = is_async(function)
         self._annotations = Annotations(function, nearby)
         whole = _signature_of(function, name)
         self.context_name, self.context_is_first = self._find_context(whole)

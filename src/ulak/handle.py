@@ -183,6 +183,17 @@ class Handle:
             self._view.close()
         return opened
 
+    @property
+    def is_closed(self) -> bool:
+        """Whether nothing may be done through it any more."""
+        return self._closed
+
+    def closing(self) -> Flow[None]:
+        """Hand back this handle's leases, unspent, and let go of the store; idempotent."""
+        opened = self._start_closing()
+        if opened is not None:
+            yield from self._finish_closing(opened)
+
     def _on_open(self, opened: LocalStore, view: View) -> None:
         """Called once the store is open."""
 

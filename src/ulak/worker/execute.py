@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import functools
 import inspect
 from collections.abc import Callable
-from typing import Any, Protocol, TypeAlias, get_args, get_type_hints
+from typing import Any, Protocol, TypeAlias, get_type_hints
 
 import msgspec
 
+from ulak.annotations import function_behind, is_async, is_generator, means_context
 from ulak.capture import capture
 from ulak.context import Cancel, Context, Reject, Retry, Snooze, set_current
 from ulak.core import rules
@@ -72,11 +72,11 @@ class Handler:
     def __init__(self, call: Callable[..., Any]) -> None:
         if not callable(call):
             raise ArgumentError(f"a handler must be callable, got {type(call).__name__}")
-        if _is_generator(call):
+        if is_generator(call):
             raise ArgumentError("a handler that yields never runs; make it an ordinary def or async def")
         self._call = call
         self.tasks = NO_TASK
-        self.is_async = _is_async(call)
+        self.is_async = is_async(call)
         self._context_name = _context_parameter(call)
         _check_signature(call, self._context_name)
 
@@ -164,39 +164,17 @@ def _not_awaited(result: object) -> Failed:
     return Failed(Cause.ERROR, Failure(type="TypeError", text=text))
 
 
-def _plain(call: Callable[..., Any]) -> Callable[..., Any]:
-    """The function that a call runs in the end: below partials, and behind an object's `__call__`."""
-    while isinstance(call, functools.partial):
-        call = call.func
-    return call if inspect.isroutine(call) or inspect.isclass(call) else type(call).__call__
-
-
-def _is_async(call: Callable[..., Any]) -> bool:
-    return inspect.iscoroutinefunction(_plain(call))
-
-
-def _is_generator(call: Callable[..., Any]) -> bool:
-    return inspect.isgeneratorfunction(_plain(call)) or inspect.isasyncgenfunction(_plain(call))
-
-
 def _context_parameter(call: Callable[..., Any]) -> str | None:
     """The name of the parameter annotated `Context`, if there is one."""
-    plain = _plain(call)
+    plain = function_behind(call)
     try:
         hints = get_type_hints(plain)
     except Exception:  # noqa: BLE001 - hints may name what exists for type checkers only
         hints = getattr(plain, "__annotations__", {})
     for name, hint in hints.items():
-        if name != "return" and _is_context(hint):
+        if name != "return" and means_context(hint):
             return name
     return None
-
-
-def _is_context(hint: object) -> bool:
-    """Whether an annotation means `Context`: itself, its name, or a union such as `Context | None`."""
-    if isinstance(hint, str):
-        return hint.rpartition(".")[2] in {"Context", "Context | None"}
-    return hint is Context or Context in get_args(hint)
 
 
 def _check_signature(call: Callable[..., Any], context_name: str | None) -> None:

@@ -115,7 +115,7 @@ class LoopHands:
     def _main(self) -> None:
         # Leaving the runner cancels what handlers left running on the loop, and closes it.
         with asyncio.Runner(loop_factory=lambda: self._loop) as runner:
-            _run_through(runner.get_loop(), self._loop.create_task(self._serve()))
+            run_through(runner.get_loop(), self._loop.create_task(self._serve()))
 
     async def _serve(self) -> None:
         await self._all_left.wait()
@@ -217,7 +217,7 @@ class LoopHands:
         self._let_loop_go()
 
 
-def _run_through(loop: asyncio.AbstractEventLoop, task: asyncio.Task[None]) -> None:
+def run_through(loop: asyncio.AbstractEventLoop, task: asyncio.Task[None]) -> None:
     """Run the loop until the task is done; asyncio leaves a loop when a task of it raises SystemExit."""
     while not task.done():
         try:

@@ -1,0 +1,450 @@
+"""An App: a set of tasks, and the store that their jobs are in."""
+
+from __future__ import annotations
+
+import contextlib
+import difflib
+import inspect
+import itertools
+import os
+import socket
+import threading
+from collections.abc import Callable, Iterable, Mapping
+from datetime import timedelta
+from types import MappingProxyType, TracebackType
+from typing import Any, Self, TypeVar, cast
+
+from ulak import events
+from ulak.annotations import is_async
+from ulak.aqueue import AsyncQueue
+from ulak.checks import check_attempts, check_backoff, check_capacity, check_retention, several
+from ulak.clock import SYSTEM, Clock
+from ulak.context import Context
+from ulak.core.backoff import Backoff
+from ulak.core.schedule import Rule
+from ulak.core.store import Retention
+from ulak.durations import seconds
+from ulak.errors import ArgumentError, ConfigError
+from ulak.events import Events, Subscriber
+from ulak.handle import Handle
+from ulak.job import TaskQueue
+from ulak.local import LocalStore, check_url, local_store, masked
+from ulak.maker import TaskMaker
+from ulak.names import check_queue_name
+from ulak.queue import Queue
+from ulak.schedules import Scheduler, Schedules, cron, every
+from ulak.storage.drive import arun, run
+from ulak.task import CoroutineTask, FunctionTask, Task, TaskSettings
+from ulak.unserved import Unserved
+from ulak.worker.pool import AsyncPool, Pool
+from ulak.worker.refused import Refused
+from ulak.worker.tasks import Around, TaskHandler
+
+AnyHandle = TypeVar("AnyHandle", bound=Handle)
+AnyPool = TypeVar("AnyPool", Pool, AsyncPool)
+AnyAround = TypeVar("AnyAround", bound=Callable[[Context], Any])
+AnySubscriber = TypeVar("AnySubscriber", bound=Subscriber)
+
+DEFAULT_QUEUE = "default"
+WEIGHT_MAX = 1_000
+_NAMES_SHOWN = 10
+_NAME_CHARS_MAX = 80
+
+_pool_numbers = itertools.count(1)
+
+
+class App:
+    """Tasks, and the store that their jobs are in. Making one does no I/O; the first call opens the store.
+
+    url: as of `Queue`; `memory://` is a store of the App's own. May be set until the store is opened.
+    queues: names, the first of which is the tasks' unless they say otherwise; a mapping gives each its
+    capacity. To these come the queues of tasks, and a worker serves them in this order.
+    max_attempts, backoff: of jobs whose tasks do not say otherwise. visibility_timeout, retention: as of
+    `Queue`. Safe to share between threads and event loops; a context manager of both kinds.
+
+    >>> app = App("memory://")
+    >>> @app.task
+    ... def welcome(email: str) -> str:
+    ...     return f"welcome, {email}"
+    >>> with app.workers(2):
+    ...     welcome.enqueue("ada@example.org").result(timeout=5)
+    'welcome, ada@example.org'
+    """
+
+    def __init__(
+        self,
+        url: str = "memory://",
+        *,
+        queues: Iterable[str] | Mapping[str, int | None] = (),
+        max_attempts: int = 5,
+        visibility_timeout: float | timedelta = 30.0,
+        backoff: Backoff = Backoff(),  # noqa: B008 - frozen
+        retention: Retention | None = None,
+        clock: Clock = SYSTEM,
+    ) -> None:
+        self._url = check_url(url)
+        self._declared = _declared(queues)
+        self._first = next(iter(self._declared), DEFAULT_QUEUE)
+        self._max_attempts = check_attempts(max_attempts)
+        self._lease_s = seconds(visibility_timeout, name="visibility_timeout")
+        self._backoff = check_backoff(backoff) or Backoff()
+        self._retention = check_retention(retention)
+        self._clock = clock
+        self._lock = threading.RLock()
+        self._store: LocalStore | None = None
+        self._store_lock = threading.Lock()
+        self._handles: dict[tuple[type[Handle], str], Handle] = {}
+        self._unserved: Unserved | None = None
+        self._tasks: dict[str, Task[..., Any]] = {}
+        self._by_name: dict[str, Task[..., Any]] = {}
+        self._arounds: list[Around] = []
+        self._events = Events()
+        self.schedules = Schedules()
+
+    # Tasks
+
+    @property
+    def task(self) -> TaskMaker:
+        """Make a function a task: `@app.task`, or with settings, `@app.task(queue="mail", timeout=30)`.
+
+        The function can still be called; `enqueue` and the like are added to it. Settings, as in
+        `TaskSettings`: name, aliases, queue, priority, max_attempts, backoff, give_up_on, retry_on, timeout,
+        expires. Raises ArgumentError for a function that cannot be a task, a name that is taken, an annotated
+        type that cannot travel, a setting that there is not.
+        """
+        return TaskMaker(self._make, {})
+
+    def cron(
+        self,
+        expression: str,
+        *,
+        tz: str = "UTC",
+        catch_up: str = "once",
+        name: str | None = None,
+        args: tuple[Any, ...] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> TaskMaker:
+        """Enqueue a task by a cron expression: `@app.cron("0 9 * * 1-5", tz="Europe/Istanbul")`.
+
+        Above a function, or above `@app.task(...)` for its settings. catch_up: what becomes of ticks that
+        were missed: "skip", "once" or "all". name: the schedule's, else the task's. args, kwargs: of each
+        call.
+        """
+        return self._scheduling(cron(expression, tz), catch_up=catch_up, name=name, args=args, kwargs=kwargs)
+
+    def every(
+        self,
+        period: float | timedelta,
+        *,
+        catch_up: str = "once",
+        name: str | None = None,
+        args: tuple[Any, ...] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> TaskMaker:
+        """Enqueue a task once in each period, in seconds: `@app.every(30)`. Else as `cron`."""
+        return self._scheduling(every(period), catch_up=catch_up, name=name, args=args, kwargs=kwargs)
+
+    def _scheduling(self, rule: Rule, **told: Any) -> TaskMaker:  # noqa: ANN401 - as `Schedules.add`
+        def make(
+            function: Any,  # noqa: ANN401 - a function, or a task of this App
+            settings: TaskSettings,
+            nearby: Mapping[str, Any] | None,
+        ) -> Task[..., Any]:
+            is_task = isinstance(function, Task)
+            task: Task[..., Any] = function if is_task else self._make(function, settings, nearby)
+            if task.app is not self:
+                raise ArgumentError(f"{task.name} is a task of another App; schedule it there")
+            self.schedules.add(task, rule, **told)
+            return task
+
+        return TaskMaker(make, {})
+
+    def _make(
+        self,
+        function: Any,  # noqa: ANN401 - it is checked
+        settings: TaskSettings,
+        nearby: Mapping[str, Any] | None,
+    ) -> Task[..., Any]:
+        kind: type[Task[..., Any]] = CoroutineTask if is_async(function) else FunctionTask
+        task = kind(
+            self,
+            function,
+            settings,
+            queue=self._first,
+            max_attempts=self._max_attempts,
+            backoff=self._backoff,
+            nearby=nearby,
+        )
+        with self._lock:
+            for name in (task.name, *task.aliases):
+                if (other := self._by_name.get(name)) is not None:
+                    raise ArgumentError(
+                        f"{name!r} is the name of another task, {other!r}\n"
+                        f"  give this one a name of its own: @app.task(name=...)"
+                    )
+            self._tasks[task.name] = task
+            self._by_name |= dict.fromkeys((task.name, *task.aliases), task)
+            self._declared.setdefault(task.queue, None)
+        return task
+
+    @property
+    def tasks(self) -> Mapping[str, Task[..., Any]]:
+        """The tasks by name, without their aliases."""
+        return MappingProxyType(self._tasks)
+
+    def find(self, name: str) -> Task[..., Any]:
+        """The task of this name or alias. Raises ArgumentError, with the nearest name."""
+        if (task := self._by_name.get(name)) is None:
+            raise ArgumentError(f"no task {_unknown(name, self._by_name)}")
+        return task
+
+    def around(self, around: AnyAround) -> AnyAround:
+        """Have something go on around each job's function: a context manager that is given its `Context`.
+
+        The same for `def` and `async def` tasks; a function that yields once is taken for one. The first one
+        is the outermost. What it raises is a failed attempt; if it swallows what the function raised, the job
+        succeeds without a result.
+        """
+        if is_async(around) or inspect.isasyncgenfunction(around):
+            raise ArgumentError("app.around takes a @contextmanager function of a Context, no async one")
+        enter: Any = contextlib.contextmanager(around) if inspect.isgeneratorfunction(around) else around
+        self._arounds.append(cast("Around", enter))
+        return around
+
+    def on(self, subscriber: AnySubscriber) -> AnySubscriber:
+        """Tell a function of each event of this process, as in `ulak.events`. It must be quick."""
+        if not callable(subscriber):
+            raise ArgumentError(f"app.on takes a function of an event, got {type(subscriber).__name__}")
+        self._events.subscribe(subscriber)
+        return subscriber
+
+    # The store
+
+    @property
+    def url(self) -> str:
+        """Where its store is."""
+        return self._url
+
+    @url.setter
+    def url(self, url: str) -> None:
+        with self._lock:
+            if self._store is not None:
+                raise ConfigError(f"{self!r} has opened its store; set its url before the first use")
+            self._url = check_url(url)
+            self._handles.clear()
+
+    @property
+    def queues(self) -> tuple[str, ...]:
+        """Its queues, in the order in which they were declared."""
+        return tuple(self._declared)
+
+    def queue(self, name: str) -> Queue:
+        """The `Queue` of this name, on the App's store. Raises ArgumentError for one it does not have."""
+        return self._handle(Queue, name)
+
+    def aqueue(self, name: str) -> AsyncQueue:
+        """The `AsyncQueue` of this name, on the App's store. Raises as `queue`."""
+        return self._handle(AsyncQueue, name)
+
+    def queue_of(self, name: str) -> TaskQueue:
+        """What its tasks do with one of its queues. Opens nothing."""
+        return self._handle(TaskQueue, name)
+
+    def _handle(self, kind: type[AnyHandle], name: str) -> AnyHandle:
+        """A handle on a queue, made anew once it was closed."""
+        made = self._handles.get((kind, name))
+        if made is not None and not made.is_closed:
+            return cast("AnyHandle", made)
+        with self._lock:
+            # Another thread may have made it meanwhile.
+            made = self._handles.get((kind, name))
+            if made is None or made.is_closed:
+                made = self._handles[kind, name] = self._new_handle(kind, name)
+            return cast("AnyHandle", made)
+
+    def _new_handle(self, kind: type[AnyHandle], name: str) -> AnyHandle:
+        if name not in self._declared and (name != DEFAULT_QUEUE or self._declared):
+            raise ArgumentError(f"the App has no queue {_unknown(name, self._declared)}\n  App(queues=[...])")
+        handle = kind(
+            self._url,
+            name,
+            max_attempts=self._max_attempts,
+            visibility_timeout=self._lease_s,
+            capacity=self._declared.get(name),
+            retention=self._retention,
+            clock=self._clock,
+        )
+        return handle.found_by(self._one_handle_more)
+
+    def _one_handle_more(self) -> LocalStore:
+        """The store, with one handle more open on it; the App has one itself, so that all share one store."""
+        with self._store_lock:
+            store = self._store
+            if store is None:
+                self._store = store = local_store(self._url, self._clock)
+                if store.edge.store.capabilities.durable:
+                    self._unserved = Unserved(self._is_left, store.edge.clock)
+            store.open_handle()
+            return store
+
+    def _is_left(self, queue: str, job_id: int) -> bool:
+        task_queue = self.queue_of(queue)
+        return run(task_queue.edge, task_queue.is_left(job_id))
+
+    def enqueued(self, queue: str, task: str, job_id: int, *, existed: bool) -> None:
+        """Tell of a job that was stored."""
+        if self._events.is_heard or events.is_logged(events.Enqueued):
+            self._events.tell(events.Enqueued(job_id, queue, task, existed))
+        if self._unserved is not None and not existed:
+            self._unserved.note(queue, job_id)
+
+    def open(self) -> Self:
+        """Open the store and its queues now, and not at the first call."""
+        for name in self.queues or (DEFAULT_QUEUE,):
+            self.queue_of(name).opened()
+        return self
+
+    def close(self) -> None:
+        """Let go of the store, after the pools have ended; idempotent. Using the App again opens it again."""
+        if (store := self._start_closing()) is not None:
+            for handle in self._taken():
+                run(store.edge, handle.closing())
+            store.close_handle()
+
+    async def aclose(self) -> None:
+        """As `close`."""
+        if (store := self._start_closing()) is not None:
+            for handle in self._taken():
+                await arun(store.edge, handle.closing())
+            store.close_handle()
+
+    def _start_closing(self) -> LocalStore | None:
+        with self._store_lock:
+            store, self._store = self._store, None
+            unserved, self._unserved = self._unserved, None
+        if unserved is not None:
+            unserved.close()
+        return store
+
+    def _taken(self) -> list[Handle]:
+        with self._lock:
+            taken = list(self._handles.values())
+            self._handles.clear()
+        return taken
+
+    def __enter__(self) -> Self:
+        return self.open()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    async def __aenter__(self) -> Self:
+        return self.open()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.aclose()
+
+    # Workers
+
+    def workers(
+        self,
+        count: int = 8,
+        *,
+        queues: Iterable[str] | Mapping[str, int | None] | None = None,
+        grace: float | timedelta = 30.0,
+    ) -> Pool:
+        """A pool of `count` workers that run the tasks' jobs and fire the schedules; start it by `with`.
+
+        `def` tasks run in threads. `async def` ones run on an event loop: of the pool's own, where all are.
+        queues: which to serve, in this order (None: all of the App's); a mapping gives each a weight, by
+        which they take turns. grace: how long a shutdown lets running jobs finish.
+        """
+        return self._pool(Pool, count, queues, grace)
+
+    def aworkers(
+        self,
+        count: int = 8,
+        *,
+        queues: Iterable[str] | Mapping[str, int | None] | None = None,
+        grace: float | timedelta = 30.0,
+    ) -> AsyncPool:
+        """As `workers`, for an event loop, where tasks run if all are async; start it by `async with`."""
+        return self._pool(AsyncPool, count, queues, grace)
+
+    def _pool(
+        self,
+        kind: type[AnyPool],
+        count: int,
+        queues: Iterable[str] | Mapping[str, int | None] | None,
+        grace: float | timedelta,
+    ) -> AnyPool:
+        if not self._by_name:
+            raise ArgumentError(
+                "an App without tasks would hold every job; import what defines them before workers()"
+            )
+        served, turns = self._served(queues)
+        # Also those that are not served here: schedules may fire into them.
+        self.open()
+        opened = self.queue_of(served[0]).opened()
+        clock = opened.edge.clock
+        handler = TaskHandler(self._by_name, self._arounds, clock)
+        scheduler = Scheduler(tuple(self.schedules), clock.calendar)
+        return kind(
+            opened,
+            served,
+            handler,
+            worker=f"{socket.gethostname()}-{os.getpid()}-app-{next(_pool_numbers)}",
+            lease_s=self._lease_s,
+            count=count,
+            grace=grace,
+            turns=turns,
+            duties=[scheduler.duty, Refused(served, handler.fits).duty],
+            events=self._events,
+        )
+
+    def _served(
+        self, queues: Iterable[str] | Mapping[str, int | None] | None
+    ) -> tuple[list[str], Mapping[str, int] | None]:
+        """The queues to serve, and their weights if they have any."""
+        weights: Mapping[str, int | None] = queues if isinstance(queues, Mapping) else {}
+        names = list(weights) if weights else list(queues or self.queues)
+        if isinstance(queues, str) or not names:
+            raise ArgumentError(f"queues is a list of names or a mapping to weights, got {queues!r:.80}")
+        for name in names:
+            self.queue_of(name)
+        if len(set(names)) < len(names):
+            raise ArgumentError(f"queues names one twice: {', '.join(names)}")
+        for name, weight in weights.items():
+            if weight is not None and (type(weight) is not int or not 1 <= weight <= WEIGHT_MAX):
+                raise ArgumentError(f"queue {name}: a weight is an int from 1 to {WEIGHT_MAX:,}")
+        given = {name: weight or 1 for name, weight in weights.items()}
+        return names, given if any(weights.values()) else None
+
+    def __reduce__(self) -> str:
+        raise TypeError("an App cannot be copied or pickled; import it where it is needed")
+
+    def __repr__(self) -> str:
+        return f"App({masked(self._url)!r}, {len(self._tasks)} tasks)"
+
+
+def _declared(queues: object) -> dict[str, int | None]:
+    """The queues that an App is given, each with its capacity."""
+    if isinstance(queues, Mapping):
+        given = cast("Mapping[object, object]", queues)
+        return {check_queue_name(name): check_capacity(capacity) for name, capacity in given.items()}
+    named = several(cast("Iterable[object]", queues), "queues is a list of names, or a mapping to capacities")
+    return {check_queue_name(name): None for name in named}
+
+
+def _unknown(name: object, known: Iterable[str]) -> str:
+    """A name that there is not, with the nearest that there is."""
+    if not isinstance(name, str):
+        return f"that is {type(name).__name__}; its names are str"
+    names = sorted(known)
+    near = difflib.get_close_matches(name, names, 1)
+    hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(names[:_NAMES_SHOWN]) or 'none'}"
+    return f"{name[:_NAME_CHARS_MAX]!r}; {hint}"

@@ -1,0 +1,260 @@
+"""A job as whoever enqueued it holds it: how it is, what came of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator
+from datetime import timedelta
+from typing import Any, Generic, Protocol, TypeVar
+
+from ulak.checks import Timeout, wait_s
+from ulak.core import flows
+from ulak.core.flows import Flow, Handling, ask
+from ulak.core.job import ENDED, Draft, State
+from ulak.core.job import Job as Record
+from ulak.core.store import Cancel, Store
+from ulak.errors import (
+    JobCancelled,
+    JobEnded,
+    JobExpired,
+    JobFailed,
+    JobForgotten,
+    PayloadError,
+    ResultTimeout,
+    WouldDeadlock,
+)
+from ulak.handle import Handle
+from ulak.info import JobInfo, info_of
+from ulak.local import LocalStore, View
+from ulak.storage.drive import Edge, arun, run
+
+R_co = TypeVar("R_co", covariant=True)
+
+ENQUEUE_WAIT_S = 30.0
+"""How long an enqueue of a task waits for room, unless it says otherwise."""
+
+LIVE_S = 10.0
+"""How long ago a worker may have said that it is there, to be counted as alive."""
+
+_ERROR_SHOWN_MAX = 300
+
+
+class TaskQueue(Handle):
+    """What an App does with one queue for its tasks: the flows behind `Task` and `Job`."""
+
+    def opened(self) -> LocalStore:
+        """The store; opened by the first call."""
+        return self._open()
+
+    @property
+    def edge(self) -> Edge:
+        """What flows run on."""
+        return self._edge
+
+    @property
+    def view(self) -> View:
+        """The queue as this process sees it."""
+        return self._local
+
+    def check_joinable(self) -> None:
+        """Raises ArgumentError where opening the store would wait for the caller's own transaction."""
+        self._check_joinable()
+
+    def put(
+        self, drafts: list[Draft], *, timeout_s: float | None = None, connection: object | None = None
+    ) -> Flow[list[int]]:
+        """Store jobs, all or none. timeout_s: the longest wait for room (None: 30 s; in a handler none)."""
+        if timeout_s is None and self._handling() is Handling.NOTHING:
+            timeout_s = ENQUEUE_WAIT_S
+        return (yield from self._enqueue(drafts, timeout_s, connection))
+
+    def known(self, job_id: int) -> Flow[Record]:
+        """The record as it is. Raises JobForgotten."""
+        job = yield from self._job(job_id)
+        if job is None:
+            raise self._forgotten(job_id)
+        return job
+
+    def info(self, job_id: int) -> Flow[JobInfo]:
+        """All that is stored of it. Raises JobForgotten."""
+        return (yield from self._infos([(yield from self.known(job_id))]))[0]
+
+    def cancel(self, job_id: int) -> Flow[bool]:
+        """End it as cancelled, or ask its handler to stop; whether that did anything."""
+        return bool((yield from self._amend(job_id, Cancel())))
+
+    def end(self, job_id: int, timeout: Timeout) -> Flow[Record]:
+        """The record once the job has ended, or as it is when time is over. Raises JobForgotten.
+
+        Raises WouldDeadlock where a handler would wait without a limit.
+        """
+        timeout_s = wait_s(timeout)
+        never_waits = timeout_s is None and self._handling() is not Handling.NOTHING
+        job = yield from flows.wait_end(job_id, timeout_s=0.0 if never_waits else timeout_s)
+        if job is None or job.queue != self.name:
+            raise self._forgotten(job_id)
+        if never_waits and job.state not in ENDED:
+            raise WouldDeadlock(
+                f"a handler would wait without a limit for job {job_id} of queue {self.name!r}, which may "
+                f"need its worker\n  give a timeout=, or enqueue what comes after it from that job"
+            )
+        return job
+
+    def outcome(self, job_id: int, timeout: Timeout) -> Flow[Record]:
+        """The record of a job that has succeeded. Raises a JobEnded, ResultTimeout, and as `end` does."""
+        job = yield from self.end(job_id, timeout)
+        match job.state:
+            case State.SUCCEEDED:
+                return job
+            case State.DEAD:
+                raise _ended(JobFailed, job, "is dead")
+            case State.CANCELLED:
+                raise _ended(JobCancelled, job, "was cancelled")
+            case State.EXPIRED:
+                raise _ended(JobExpired, job, "expired")
+            case _:
+                waited = "" if not timeout else f" within {wait_s(timeout):g} s"
+                raise ResultTimeout(f"job {job_id} has not ended{waited}: {(yield from self.why_open(job))}")
+
+    def why_open(self, job: Record) -> Flow[str]:
+        """What an open job waits for, in plain words."""
+        settings = yield from self._stored_settings()
+        now, now_at = self._edge.clock.interval(), self._edge.clock.calendar()
+        if job.state is State.LEASED or settings.paused:
+            return info_of(job, now=now, now_at=now_at, paused=settings.paused).next
+        said = info_of(job, now=now, now_at=now_at, paused=False).next
+        if not (yield from self.is_served()):
+            return f"{said}, but no live worker serves queue {self.name!r}\n  start one: ulak work module:app"
+        if job.state is not State.READY:
+            return said
+        before = (yield from self._counts()).ready - 1
+        return f"{said}; {before:,} other jobs of queue {self.name!r} are ready, some of them before it"
+
+    def is_served(self) -> Flow[bool]:
+        """Whether a worker that lives serves this queue."""
+        alive_at = self._edge.clock.calendar() - LIVE_S
+        for worker in (yield from ask(Store.workers)):
+            if worker.seen_at >= alive_at and self.name in worker.info.get("queues", "").split(","):
+                return True
+        return False
+
+    def is_left(self, job_id: int) -> Flow[bool]:
+        """Whether a ready job was never taken, and no worker that lives serves its queue."""
+        job = yield from self._job(job_id)
+        if job is None or job.state is not State.READY or job.delivery:
+            return False
+        paused = (yield from self._stored_settings()).paused
+        return not paused and not (yield from self.is_served())
+
+    def _forgotten(self, job_id: int) -> JobForgotten:
+        return JobForgotten(
+            f"job {job_id} is not stored in queue {self.name!r}: never enqueued there, deleted, or ended so "
+            f"long ago that retention removed it"
+        )
+
+
+def _ended(kind: type[JobEnded], job: Record, how: str) -> JobEnded:
+    failure = next((attempt.error for attempt in reversed(job.history) if attempt.error), None)
+    named = "" if job.task is None else f" ({job.task})"
+    text = f"job {job.id}{named} {how} after {job.attempt} of {job.max_attempts} attempts"
+    if failure is not None:
+        said = failure.text.strip().partition("\n")[0][:_ERROR_SHOWN_MAX]
+        text += f": {failure.type}{': ' if failure.type and said else ''}{said}"
+    return kind(text, job.id, failure)
+
+
+class Home(Protocol):
+    """What a task and its jobs belong to: an App, as far as they need it."""
+
+    def queue_of(self, name: str) -> TaskQueue:
+        """One of its queues. Opens nothing."""
+
+    def enqueued(self, queue: str, task: str, job_id: int, *, existed: bool) -> None:
+        """A job of it was stored, or one stood for its key already."""
+
+
+class Job(Generic[R_co]):
+    """One call of a task that was enqueued. `await job` and `job.result()` give what the function returned.
+
+    existed: a job stood for its key already, and nothing new was stored: this is that job.
+    """
+
+    __slots__ = ("_decode", "_home", "existed", "id", "queue", "task")
+
+    def __init__(
+        self,
+        job_id: int,
+        task: str,
+        queue: str,
+        home: Home,
+        decode: Callable[[bytes | None], R_co],
+        *,
+        existed: bool,
+    ) -> None:
+        self.id = int(job_id)
+        self.task = task
+        self.queue = queue
+        self.existed = existed
+        self._home = home
+        self._decode = decode
+
+    @property
+    def _queue(self) -> TaskQueue:
+        return self._home.queue_of(self.queue)
+
+    def result(self, timeout: float | timedelta | None = None) -> R_co:
+        """Wait for its end, and return what the function returned.
+
+        timeout: the longest wait (None: for ever).
+        Raises JobFailed, JobCancelled or JobExpired if it ended so, ResultTimeout if it has not ended in
+        time, JobForgotten if it is not stored any more. In a handler without a timeout, WouldDeadlock.
+        """
+        return self._decoded(run(self._queue.edge, self._queue.outcome(self.id, timeout)))
+
+    async def aresult(self, timeout: float | timedelta | None = None) -> R_co:
+        """As `result`."""
+        return self._decoded(await arun(self._queue.edge, self._queue.outcome(self.id, timeout)))
+
+    def __await__(self) -> Generator[Any, None, R_co]:
+        return self.aresult().__await__()
+
+    def wait(self, timeout: float | timedelta | None = None) -> State:
+        """Wait for its end; its state then, or when time is over. Raises JobForgotten and WouldDeadlock."""
+        return run(self._queue.edge, self._queue.end(self.id, timeout)).state
+
+    async def await_end(self, timeout: float | timedelta | None = None) -> State:
+        """As `wait`."""
+        return (await arun(self._queue.edge, self._queue.end(self.id, timeout))).state
+
+    def status(self) -> State:
+        """Its state now. Raises JobForgotten."""
+        return run(self._queue.edge, self._queue.known(self.id)).state
+
+    async def astatus(self) -> State:
+        """As `status`."""
+        return (await arun(self._queue.edge, self._queue.known(self.id))).state
+
+    def info(self) -> JobInfo:
+        """All that is stored of it now: payload, history, what happens next. Raises JobForgotten."""
+        return run(self._queue.edge, self._queue.info(self.id))
+
+    async def ainfo(self) -> JobInfo:
+        """As `info`."""
+        return await arun(self._queue.edge, self._queue.info(self.id))
+
+    def cancel(self) -> bool:
+        """End it as cancelled, or ask its handler to stop. False if it has ended already, or is unknown."""
+        return run(self._queue.edge, self._queue.cancel(self.id))
+
+    async def acancel(self) -> bool:
+        """As `cancel`."""
+        return await arun(self._queue.edge, self._queue.cancel(self.id))
+
+    def _decoded(self, job: Record) -> R_co:
+        try:
+            return self._decode(job.result)
+        except PayloadError as error:
+            text = f"job {self.id} ({self.task}): {error.args[0]}\n  see job.info().result for what is stored"
+        raise PayloadError(text)
+
+    def __repr__(self) -> str:
+        return f"Job(id={self.id}, task={self.task!r}, queue={self.queue!r})"

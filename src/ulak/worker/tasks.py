@@ -1,0 +1,260 @@
+"""What a pool runs for an App: its tasks, by the name that a job carries."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from types import CoroutineType
+from typing import Any, Protocol, TypeAlias
+
+from ulak.arguments import Misfit, Parameters
+from ulak.capture import capture
+from ulak.clock import Clock
+from ulak.context import Context, Control, set_current
+from ulak.core import rules
+from ulak.core.job import Cause, Dead, Done, Failure, Hold, Job, Lease
+from ulak.core.store import Tasks
+from ulak.errors import ArgumentError, PayloadError
+from ulak.shape import Arguments
+from ulak.worker.advice import Advice, Policy
+from ulak.worker.execute import DONE, Ending, Failed, ending_of
+from ulak.worker.loop import LoopGone, SharedLoop
+
+ErrorTypes: TypeAlias = type[BaseException] | tuple[type[BaseException], ...]
+Around: TypeAlias = Callable[[Context], AbstractContextManager[Any]]
+"""What goes on around a job's function: entered before it, left after it, also by what it raised."""
+
+_numbers = itertools.count(1)
+
+
+class Runnable(Protocol):
+    """A task, as far as a worker needs it."""
+
+    @property
+    def name(self) -> str:
+        """Its name."""
+
+    @property
+    def function(self) -> Callable[..., Any]:
+        """What is called."""
+
+    @property
+    def parameters(self) -> Parameters:
+        """What it takes and gives."""
+
+    @property
+    def is_async(self) -> bool:
+        """Whether a call has to be awaited."""
+
+    @property
+    def timeout_s(self) -> float | None:
+        """How long an attempt may take."""
+
+    @property
+    def give_up_on(self) -> tuple[type[BaseException], ...]:
+        """Exceptions after which no attempt could succeed."""
+
+    @property
+    def retry_on(self) -> tuple[type[BaseException], ...] | None:
+        """The only exceptions to try again after; None: all."""
+
+    @property
+    def policy(self) -> Policy | None:
+        """How long to wait before the next attempt, where that is a function."""
+
+
+class TaskHandler:
+    """Runs each job's task, as `Runs` says.
+
+    by_name: the tasks, by their names and aliases; what is registered later is found too. arounds: likewise.
+    """
+
+    def __init__(self, by_name: Mapping[str, Runnable], arounds: Sequence[Around], clock: Clock) -> None:
+        self._by_name = by_name
+        self._arounds = arounds
+        self._clock = clock
+        self.tasks: Tasks = frozenset(by_name)
+        # Tasks that are not all async run in threads; those that are then share one event loop.
+        self.is_async = bool(by_name) and all(task.is_async for task in by_name.values())
+        self._loop = SharedLoop(f"ulak-tasks-{next(_numbers)}-loop")
+        self._advice: dict[str, Advice] = {}
+
+    def open(self) -> None:
+        """Nothing to open: the shared loop starts with its first job."""
+
+    def close(self) -> None:
+        """Cancel what still runs on the shared loop."""
+        self._loop.close()
+
+    def fits(self, job: Job) -> bool:
+        """Whether a stored job is a call that its task, if it is known here, takes."""
+        task = self._by_name.get(job.task or "")
+        try:
+            return task is not None and bool(task.parameters.decode(job.payload, job.codec))
+        except (Misfit, PayloadError, ArgumentError):
+            return False
+
+    def run(self, lease: Lease, context: Context) -> Ending:
+        """Run a job in this thread; that of an `async def` on the shared loop, and wait for it here."""
+        task = self._by_name.get(lease.work.spec.task or "")
+        if task is None:
+            return Hold()
+        try:
+            if task.is_async:
+                return self._loop.run(self.arun(lease, context))
+            called = _called(task, lease, context)
+            if not isinstance(called, tuple):
+                return called
+            return self._run(task, lease, context, called)
+        except LoopGone:
+            return rules.give_back(Cause.SHUTDOWN)
+
+    def _run(self, task: Runnable, lease: Lease, context: Context, called: Arguments) -> Ending:
+        args, kwargs = called
+        if task.timeout_s is not None:
+            self._limit(context, task.timeout_s)
+        set_current(context)
+        try:
+            if not self._arounds:
+                return self._finish(task, context, task.function(*args, **kwargs))
+            # What stands if one of them swallows what was raised.
+            ending: Ending = DONE
+            with contextlib.ExitStack() as stack:
+                for around in self._arounds:
+                    stack.enter_context(around(context))
+                ending = self._finish(task, context, task.function(*args, **kwargs))
+            return ending  # noqa: RET504, TRY300 - only what swallows exceptions gets here without it
+        except LoopGone:
+            raise
+        except BaseException as error:  # noqa: BLE001 - a task may raise anything; only the pool stops workers
+            failed = _judged(task, context, error)
+            if self._is_open_to_advice(task, lease, failed):
+                failed = _delayed(failed, self._advice_of(task).ask(lease.attempt, error))
+            return failed
+        finally:
+            context.ended = True
+            set_current(None)
+
+    async def arun(self, lease: Lease, context: Context) -> Ending:
+        """Run a job in this task of an event loop; that of a `def` in a thread."""
+        task = self._by_name.get(lease.work.spec.task or "")
+        if task is None:
+            return Hold()
+        if not task.is_async:
+            return await asyncio.to_thread(self.run, lease, context)
+        called = _called(task, lease, context)
+        if not isinstance(called, tuple):
+            return called
+        if task.timeout_s is not None:
+            self._limit(context, task.timeout_s)
+        set_current(context)
+        try:
+            if task.timeout_s is None and not self._arounds:
+                return self._finish(task, context, await task.function(*called[0], **called[1]))
+            return await self._arun_within(task, context, called)
+        except BaseException as error:  # noqa: BLE001 - as above
+            failed = _judged(task, context, error)
+            if self._is_open_to_advice(task, lease, failed):
+                failed = _delayed(failed, await self._advice_of(task).aask(lease.attempt, error))
+            return failed
+        finally:
+            context.ended = True
+            set_current(None)
+
+    async def _arun_within(self, task: Runnable, context: Context, called: Arguments) -> Ending:
+        ending: Ending = DONE
+        with contextlib.ExitStack() as stack:
+            for around in self._arounds:
+                stack.enter_context(around(context))
+            async with asyncio.timeout(task.timeout_s):
+                result = await task.function(*called[0], **called[1])
+            ending = self._finish(task, context, result)
+        return ending  # noqa: RET504 - as above
+
+    def _finish(self, task: Runnable, context: Context, result: object) -> Ending:
+        """How a delivery ends whose function has returned. Raises what makes it a failure."""
+        if result is None:
+            body = None
+        else:
+            if isinstance(result, CoroutineType):
+                # A def that gives a coroutine: what a decorator made of an async def, perhaps.
+                result = self._loop.run(result)
+            body = task.parameters.encode_result(result)
+        if context.timed_out:
+            raise TimeoutError
+        return DONE if body is None else Done(body)
+
+    def _limit(self, context: Context, timeout_s: float) -> None:
+        clock, end = self._clock, self._clock.interval() + timeout_s
+        context.limit(lambda: clock.interval() >= end)
+
+    def _is_open_to_advice(self, task: Runnable, lease: Lease, ending: Ending) -> bool:
+        is_asked = task.policy is not None and isinstance(ending, Failed) and ending.delay_s is None
+        return is_asked and lease.attempt < lease.max_attempts
+
+    def _advice_of(self, task: Runnable) -> Advice:
+        assert task.policy is not None
+        if (advice := self._advice.get(task.name)) is None:
+            # Where two come at once, one of them is forgotten, with what it would have said twice.
+            advice = self._advice.setdefault(task.name, Advice(task.name, task.policy, self._clock))
+        return advice
+
+
+def _called(task: Runnable, lease: Lease, context: Context) -> Arguments | Ending:
+    """The arguments of the call, or how the delivery ends without one."""
+    parameters, work = task.parameters, lease.work
+    try:
+        args, kwargs = parameters.decode(work.body, work.spec.codec)
+    except (Misfit, ArgumentError) as misfit:
+        # Not failed: the next deploy may take it, and the attempts are the task's own.
+        return Hold(cause=Cause.UNDECODABLE, error=Failure("ArgumentMisfit", str(misfit)))
+    except PayloadError as error:
+        return Dead(cause=Cause.UNDECODABLE, error=capture(error))
+    if parameters.context_name is None:
+        return args, kwargs
+    if parameters.context_is_first:
+        return (context, *args), kwargs
+    return args, {**kwargs, parameters.context_name: context}
+
+
+def _judged(task: Runnable, context: Context, error: BaseException) -> Ending:
+    """What an exception means for the job, by what the task says of it. Never raises."""
+    try:
+        # By its type alone: an exception's own `__class__` may raise.
+        kind = type(error)
+        if issubclass(kind, Control):
+            return ending_of(error)
+        if context.timed_out:
+            return Failed(Cause.TIMEOUT, _too_late(task, error))
+        if _is_one_of(error, task.give_up_on):
+            return Dead(cause=Cause.ERROR, error=capture(error))
+        if task.retry_on is not None and not _is_one_of(error, task.retry_on):
+            return Dead(cause=Cause.ERROR, error=capture(error))
+    except BaseException:  # noqa: BLE001, S110 - a class may say what it likes of its subclasses
+        pass
+    return ending_of(error)
+
+
+def _is_one_of(error: BaseException, kinds: tuple[type[BaseException], ...]) -> bool:
+    """Whether an exception is of these classes; a group of several is if each of them is."""
+    if issubclass(type(error), kinds):
+        return True
+    if not kinds or not issubclass(type(error), BaseExceptionGroup):
+        return False
+    return all(_is_one_of(part, kinds) for part in error.exceptions)  # type: ignore[attr-defined]
+
+
+def _too_late(task: Runnable, error: BaseException) -> Failure:
+    failure = capture(error)
+    if failure.text:
+        return failure
+    text = f"the job ran longer than the task's timeout of {task.timeout_s:g} s"
+    return Failure(failure.type, text, failure.traceback)
+
+
+def _delayed(ending: Ending, delay_s: float | None) -> Ending:
+    assert isinstance(ending, Failed)
+    return Failed(ending.cause, ending.error, delay_s)
