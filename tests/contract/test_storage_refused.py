@@ -225,6 +225,17 @@ def test_redrive_wakes_a_waiter_for_work(store: Store) -> None:
     assert signal.is_set()
 
 
+def test_a_refused_job_wakes_nobody_who_waits_for_work(store: Store) -> None:
+    put_one(store, task="send")
+    lease = take_one(store)
+    signal = threading.Event()
+    store.line(Until.READY, Q).join(signal)
+    end(store, lease, REFUSE)
+    act(store, Reprioritise(5), lease.id)
+    act(store, Edit(b"other", "bytes"), lease.id)
+    assert not signal.is_set()
+
+
 def test_a_paused_queues_held_job_is_redriven_too(store: Store) -> None:
     job_id = held(store)
     store.configure(Q, Change(paused=True))

@@ -147,6 +147,30 @@ def test_a_redelivery_is_explained_by_a_redrive():
     assert tale.judged().kinds == []
 
 
+@pytest.mark.parametrize("cause", ["unknown task", "undecodable"])
+def test_a_held_job_comes_again_with_the_attempt_it_had(cause):
+    tale = told("put", "hand")
+    tale.end(cause="nack")
+    tale.hand(delivery=2)
+    tale.end(delivery=2, cause=cause, how="hold", state="held")
+    tale.act("Redrive")
+    tale.hand(delivery=3, attempt=2)
+    tale.end(delivery=3)
+    tale.stored(delivery=3, attempt=2)
+    assert tale.judged().again == {"after failure": 1, "after release": 1}
+    assert tale.judged().kinds == []
+
+
+def test_a_hold_that_spends_the_attempt_is_a_problem():
+    tale = told("put", "hand")
+    tale.end(cause="undecodable", how="hold", state="held")
+    tale.act("Redrive")
+    tale.hand(delivery=2, attempt=2)
+    tale.end(delivery=2)
+    tale.stored(delivery=2)
+    assert tale.judged().kinds == ["attempts"]
+
+
 def test_a_redelivery_that_nothing_explains_is_a_problem():
     tale = told("put", "hand")
     tale.hand(delivery=2)

@@ -99,7 +99,10 @@ def _plantings() -> Iterator[Planting]:
     )
     yield from of(Fate.ENDS, expires_at=(math.inf, -math.inf, 1e300, -1e12), max_attempts=(INT_MAX,))
     yield from of(
-        Fate.WAITS, task=("no such \x00 task", BAD_TEXT), run_at=(math.inf, 1e300, -math.inf, -1e12)
+        Fate.WAITS,
+        task=("no such \x00 task", BAD_TEXT),
+        run_at=(math.inf, 1e300, -math.inf, -1e12),
+        refused=(1, 7, INT_MIN),
     )
 
 
@@ -112,6 +115,7 @@ MOVED = (
     Planting("leased by a stranger for ever", {"state": 2, "holder": 999, "lease_end": 1e300}, Fate.RUNS),
     Planting("due, though never counted so", {"state": 1, "run_at": 0.0}, Fate.RUNS),
     Planting("held without a task", {"state": 3}, Fate.RUNS),
+    Planting("refused, though nobody had it", {"state": 3, "refused": 1}, Fate.WAITS),
     Planting("succeeded at no time", {"state": 4, "ended_at": None}, Fate.ENDS),
     Planting("dead at no time", {"state": 5, "ended_at": None}, Fate.ENDS),
     Planting("cancelled for ever", {"state": 6, "ended_at": math.inf}, Fate.ENDS),
@@ -137,7 +141,8 @@ class Seen(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         text = record.getMessage()
-        if record.exc_info or " died" in text or "waits for its store" in text:
+        # A worker that dies is logged with its error.
+        if record.exc_info or "waits for its store" in text:
             error = record.exc_info[1] if record.exc_info else None
             self.lines.append(f"logged: {text}{'' if error is None else f': {error!r}'}")
 

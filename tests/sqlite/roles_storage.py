@@ -20,7 +20,9 @@ from tests.sqlite.roles import LONG_S, QUEUE, die
 from tests.support.children import Parent, end_with
 from tests.support.waiting import WAIT_S, eventually
 from ulak import Closed, Outcome, Queue
+from ulak.core import flows
 from ulak.core.store import Until
+from ulak.storage.drive import run
 
 # Many threads of many processes
 
@@ -146,6 +148,49 @@ def _stand_in_line(q: Queue) -> None:
         for _ in range(2):
             q.ack(q.deliver(timeout=WAIT_S))
         small.result(WAIT_S)
+
+
+def wait_for_an_end_in_a_fork(parent: Parent, url: str) -> None:
+    """A job is waited for in a process and in its forked child; each has lines of its own, and is woken."""
+    q = Queue(url, QUEUE, visibility_timeout=LONG_S)
+    q.enqueue("awaited")
+    lease = q.deliver()
+    assert lease is not None
+    with ThreadPoolExecutor(1) as pool:
+        mine = pool.submit(_end_of, q, lease.id)
+        eventually(lambda: len(q._edge.store.ends(lease.id)) == 1)
+        reader, writer = os.pipe()
+        parent_pid, pid = os.getpid(), os.fork()
+        if pid == 0:
+            with contextlib.suppress(BaseException):
+                end_with(parent_pid)
+                _wait_in_a_fork(q, lease.id, writer)
+                os._exit(0)
+            os._exit(1)
+        assert os.read(reader, 1) == b"w"
+        parent.say("acked", q.ack(lease).value)
+        parent.say("status", os.waitpid(pid, 0)[1])
+        parent.say("mine", mine.result(WAIT_S))
+    q.close()
+
+
+def _end_of(q: Queue, job_id: int) -> str:
+    job = run(q._edge, flows.wait_end(job_id, timeout_s=None))
+    return "none" if job is None else job.state.value
+
+
+def _wait_in_a_fork(q: Queue, job_id: int, writer: int) -> None:
+    store = q._edge.store
+    assert len(store.ends(job_id)) == 0, "the parent's waiter stands in the child's line"
+    # It stands in line before it has a connection of its own.
+    store.line(Until.READY, QUEUE).join(threading.Event())
+    assert q.counts().leased == 1
+    eventually(lambda: any(thread.name == "ulak-watch" for thread in threading.enumerate()))
+    with ThreadPoolExecutor(1) as pool:
+        ended = pool.submit(_end_of, q, job_id)
+        eventually(lambda: len(store.ends(job_id)) == 1)
+        os.write(writer, b"w")
+        assert ended.result(WAIT_S) == "succeeded"
 
 
 # Kills

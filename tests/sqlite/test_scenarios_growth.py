@@ -27,7 +27,7 @@ from tests.support.waiting import eventually
 from ulak import Outcome, Queue
 from ulak.clock import MACHINE
 from ulak.core.store import DURABLE_RETENTION, Keep, Retention
-from ulak.storage.sqlite.book import PROMOTE_MAX
+from ulak.storage.sqlite.due import PROMOTE_MAX
 
 IS_FULL = os.environ.get("ULAK_GROWTH", "") == "full"
 DEPTH = 10

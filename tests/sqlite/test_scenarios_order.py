@@ -14,8 +14,8 @@ import pytest
 from tests.sqlite.roles import LONG_S, hold
 from tests.support.children import child
 from tests.support.waiting import eventually
-from ulak import Outcome
-from ulak.core.job import Draft, Hold
+from ulak import Filter, Outcome
+from ulak.core.job import Cause, Draft, Hold
 
 KNOWN = frozenset({None})
 """What a plain pool knows: jobs without a task."""
@@ -67,6 +67,13 @@ def hold_a_crowd(q, make, jobs):
     store.settle([(lease, Hold()) for lease in leases])
 
 
+def refuse_a_crowd(q, make, jobs):
+    """Jobs before all others, without a task as those that run, but refused."""
+    q.enqueue_many([b""] * jobs)
+    q._edge.store.settle([(lease, Hold(Cause.UNDECODABLE)) for lease in q.deliver_many(jobs)])
+    q.reprioritise(Filter(states="held"), priority=9)
+
+
 def lease_a_crowd(q, make, jobs):
     """Jobs before all others, which run elsewhere."""
     q.enqueue_many([b""] * jobs)
@@ -81,6 +88,7 @@ def schedule_a_crowd(q, make, jobs):
 CROWDS = {
     "paused": pause_a_crowd,
     "held": hold_a_crowd,
+    "refused": refuse_a_crowd,
     "leased": lease_a_crowd,
     "scheduled": schedule_a_crowd,
 }

@@ -22,6 +22,7 @@ from tests.sqlite.roles_storage import (
     fork_often,
     hold_the_write_lock,
     stand_in_line_in_a_fork,
+    wait_for_an_end_in_a_fork,
 )
 from tests.support.children import child
 from tests.support.stores import stand_before
@@ -98,6 +99,15 @@ def test_T2_a_line_of_waiters_is_kept_in_a_fork_too(url):
         stored = forking.hear("stored")
         assert forking.ended() == 0
     assert stored == ["first", "large", "large", "small"]
+
+
+@pytest.mark.parametrize("options", JOURNALS)
+def test_T2_whoever_waits_for_an_end_is_woken_on_both_sides_of_a_fork(url, options):
+    with child(wait_for_an_end_in_a_fork, url + options) as forking:
+        assert forking.hear("acked") == "ok"
+        assert forking.hear("status") == 0
+        assert forking.hear("mine") == "succeeded"
+        assert forking.ended() == 0
 
 
 # Kills

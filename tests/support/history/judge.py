@@ -26,6 +26,8 @@ _AGAIN = {
     "shutdown": "after release",
     "snooze": "after release",
     "unknown task": "after release",
+    # As a hold: then whoever takes anything, or an operator, may bring it back.
+    "undecodable": "after release",
 }
 _HOW = {"succeeded": "done", "dead": "dead"}
 _DEAD_EARLY = frozenset({"reject", "undecodable"})

@@ -373,6 +373,7 @@ def land(ledger: Ledger, job: JobRow, verdict: Verdict) -> State:
     if isinstance(verdict, Retry) and not verdict.refund and job.attempt >= job.max_attempts:
         verdict = Dead(verdict.cause, crashed=verdict.crashed, error=verdict.error)
     landing = rules.land(job, verdict, now_at=ledger.now_at)
+    is_refused = landing.state is State.HELD and verdict.cause is Cause.UNDECODABLE
     entry = job.ended(verdict.cause, ledger.now_at)
     if (error := rules.error_of(verdict)) is not None:
         entry = Attempt(
@@ -392,14 +393,14 @@ def land(ledger: Ledger, job: JobRow, verdict: Verdict) -> State:
             ledger.now_at if landing.state in ENDED else None,
             history_bytes(rules.remember(history, entry)),
             verdict.result if isinstance(verdict, Done) else job.result,
-            int(landing.state is State.HELD and verdict.cause is Cause.UNDECODABLE),
+            int(is_refused),
             job.id,
         ),
     )
     # It waits again: its times may come before those that were looked up without it.
     row.due_from = None if landing.state is State.SCHEDULED else row.due_from
     row.expires_from = None if job.expires_at is not None else row.expires_from
-    ledger.move(row, LEASED, NUMBER[landing.state])
+    ledger.move(row, LEASED, NUMBER[landing.state], is_refused=is_refused)
     ledger.count(row, *landing.totals)
     ledger.rows_changed += 1
     if landing.state in ENDED:

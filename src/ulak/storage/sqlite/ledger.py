@@ -89,7 +89,8 @@ class Ledger:
     """The counters of one transaction, kept in Python until `flush` writes those that changed.
 
     now, now_at: its instants, on the interval and the calendar clock. rings: whom to wake after the commit.
-    ended_ids: jobs that ended or were deleted. dead_pruned: dead jobs that retention removed, by queue.
+    ended_ids: jobs that ended or were deleted, or would have but for a rollback.
+    dead_pruned: dead jobs that retention removed, by queue.
     find_room: called before new jobs are stored; raises StorageFull if there is none on the disk.
     """
 
@@ -199,8 +200,11 @@ class Ledger:
 
     # Counting
 
-    def move(self, queue: QueueRow, was: int, now: int, number: int = 1) -> None:
-        """Count so many jobs out of one state and into another, and note whom that wakes."""
+    def move(self, queue: QueueRow, was: int, now: int, number: int = 1, *, is_refused: bool = False) -> None:
+        """Count so many jobs out of one state and into another, and note whom that wakes.
+
+        is_refused: they are held, and left by whoever knows their task.
+        """
         if was in _COUNTED:
             name = _COUNTED[was]
             setattr(queue, name, getattr(queue, name) - number)
@@ -210,7 +214,7 @@ class Ledger:
         if now > _OPEN_MAX >= was:
             queue.left += number
             self.rings[Until.ROOM, queue.name] += number
-        elif now in (READY, HELD):
+        elif now == READY or (now == HELD and not is_refused):
             self.rings[Until.READY, queue.name] += number
         elif now == SCHEDULED:
             self.rings[Until.DUE, queue.name] += 1
@@ -283,7 +287,6 @@ class Ledger:
         return {
             "_tidied": set(self._tidied),
             "rings": self.rings.copy(),
-            "ended_ids": list(self.ended_ids),
             "dead_pruned": self.dead_pruned.copy(),
             "rows_changed": self.rows_changed,
         }
