@@ -123,14 +123,16 @@ class App:
         name: str | None = None,
         args: tuple[Any, ...] = (),
         kwargs: Mapping[str, Any] | None = None,
+        using: Mapping[str, Any] | None = None,
     ) -> TaskMaker:
         """Enqueue a task by a cron expression: `@app.cron("0 9 * * 1-5", tz="Europe/Istanbul")`.
 
         Above a function, or above `@app.task(...)` for its settings. catch_up: what becomes of ticks that
         were missed: "skip", "once" or "all". name: the schedule's, else the task's. args, kwargs: of each
-        call.
+        call. using: options of its jobs, as in `using={"unique_key": "report"}`.
         """
-        return self._scheduling(cron(expression, tz), catch_up=catch_up, name=name, args=args, kwargs=kwargs)
+        told = {"catch_up": catch_up, "name": name, "args": args, "kwargs": kwargs, "using": using}
+        return self._scheduling(cron(expression, tz), **told)
 
     def every(
         self,
@@ -140,9 +142,11 @@ class App:
         name: str | None = None,
         args: tuple[Any, ...] = (),
         kwargs: Mapping[str, Any] | None = None,
+        using: Mapping[str, Any] | None = None,
     ) -> TaskMaker:
         """Enqueue a task once in each period, in seconds: `@app.every(30)`. Else as `cron`."""
-        return self._scheduling(every(period), catch_up=catch_up, name=name, args=args, kwargs=kwargs)
+        told = {"catch_up": catch_up, "name": name, "args": args, "kwargs": kwargs, "using": using}
+        return self._scheduling(every(period), **told)
 
     def _scheduling(self, rule: Rule, **told: Any) -> TaskMaker:  # noqa: ANN401 - as `Schedules.add`
         def make(

@@ -8,7 +8,6 @@ from __future__ import annotations
 import difflib
 import logging
 import math
-import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta, tzinfo
 from typing import Any, Protocol
@@ -22,6 +21,7 @@ from ulak.core.job import Draft, Full
 from ulak.core.schedule import CatchUp, Every, Plan, Rule, latest, plan, record_of
 from ulak.core.store import Store
 from ulak.errors import ArgumentError
+from ulak.names import TASK_NAME
 
 _log = logging.getLogger("ulak")
 
@@ -31,28 +31,35 @@ ROUND_MAX = 100
 RETRY_S = 1.0
 """How soon a tick that found no room is tried again."""
 
-TZ_CHARS_MAX = 80
+OPTIONS = ("delay", "expires", "priority", "queue", "unique_key", "max_attempts", "backoff", "headers")
+"""What a schedule may say of its jobs: not what would be another's, or the same, at each tick."""
 
-SCHEDULE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
+TZ_CHARS_MAX = 80
 
 SCHEDULE_HEADER = "ulak-schedule"
 TICK_HEADER = "ulak-tick"
 """Headers of a tick's job: which schedule it is of, and which instant, in UTC as in RFC 3339."""
 
 
-class Schedulable(Protocol):
-    """A task, as far as a schedule needs it."""
-
-    @property
-    def name(self) -> str:
-        """Its name."""
+class _Calls(Protocol):
+    """Calls of a task with the same options."""
 
     @property
     def queue(self) -> str:
-        """The queue of its jobs."""
+        """The queue of the jobs."""
 
     def draft(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Draft:
-        """A job of it, with these arguments. Raises ArgumentError if it cannot be called so."""
+        """A job with these arguments. Raises ArgumentError if the task cannot be called so."""
+
+
+class Schedulable(_Calls, Protocol):
+    """A task, as far as a schedule needs it."""
+
+    name: str
+
+    @property
+    def using(self) -> Callable[..., _Calls]:
+        """Gives it other options for its jobs. Raises ArgumentError."""
 
 
 class Schedule(msgspec.Struct, frozen=True):
@@ -85,10 +92,12 @@ class Schedules:
         catch_up: str = "once",
         args: Sequence[Any] = (),
         kwargs: Mapping[str, Any] | None = None,
+        using: Mapping[str, Any] | None = None,
         name: str | None = None,
     ) -> Schedule:
-        """One more. Raises ArgumentError if its name is taken, or its task cannot be called with these
-        arguments.
+        """One more. using: options of its jobs, by name, as `Task.using` takes them.
+
+        Raises ArgumentError if its name is taken, or its task cannot be called with these arguments.
         """
         name = check_name(task.name if name is None else name)
         if name in self._by_name:
@@ -97,8 +106,15 @@ class Schedules:
             )
         _check_type(args, Sequence, f"schedule {name!r}: args is a tuple of arguments")
         _check_type(kwargs or {}, Mapping, f"schedule {name!r}: kwargs is a dict of arguments")
-        draft = task.draft(tuple(args), dict(kwargs or {}))
-        made = Schedule(name, task.name, task.queue, rule, check_catch_up(catch_up), draft)
+        _check_type(using or {}, Mapping, f"schedule {name!r}: using is a dict of options")
+        for option in using or {}:
+            if option not in OPTIONS:
+                raise ArgumentError(
+                    f"schedule {name!r}: using has {str(option)[:40]!r}; there is {', '.join(OPTIONS)}"
+                )
+        calls = task.using(**using) if using else task
+        draft = calls.draft(tuple(args), dict(kwargs or {}))
+        made = Schedule(name, task.name, calls.queue, rule, check_catch_up(catch_up), draft)
         self._by_name[name] = made
         return made
 
@@ -121,9 +137,9 @@ def every(period: float | timedelta) -> Every:
 
 def check_name(name: object) -> str:
     """The name, if a schedule may have it; else ArgumentError."""
-    if type(name) is not str or not SCHEDULE_NAME.fullmatch(name):
+    if type(name) is not str or not TASK_NAME.fullmatch(name):
         shown = repr(name[:80]) if isinstance(name, str) else type(name).__name__
-        raise ArgumentError(f"a schedule's name must match {SCHEDULE_NAME.pattern}, got {shown}")
+        raise ArgumentError(f"a schedule's name must match {TASK_NAME.pattern}, got {shown}")
     return name
 
 

@@ -111,13 +111,8 @@ class Cron(msgspec.Struct, frozen=True):
         is_hourly = parts[1].startswith("*") or len(walk.hours) == 24
         msgspec.structs.force_setattr(self, "_in_real_time", is_hourly)
 
-    @property
-    def tz(self) -> str:
-        """The zone's name."""
-        return str(self.zone)
-
     def __repr__(self) -> str:
-        return f"Cron({self.expression!r}, tz={self.tz!r})"
+        return f"Cron({self.expression!r}, tz={str(self.zone)!r})"
 
     def after(self, at: float) -> Iterator[float]:
         """The ticks after an instant, in order."""

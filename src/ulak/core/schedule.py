@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator, Mapping
-from datetime import timedelta
+from datetime import UTC, timedelta, tzinfo
 from enum import StrEnum
 from typing import TypeAlias
 
@@ -46,9 +46,9 @@ class Every(msgspec.Struct, frozen=True):
         msgspec.structs.force_setattr(self, "period_s", period_s)
 
     @property
-    def tz(self) -> str:
-        """Real time has no zone."""
-        return "UTC"
+    def zone(self) -> tzinfo:
+        """The zone its ticks are shown in; they are the same in all."""
+        return UTC
 
     def after(self, at: float) -> Iterator[float]:
         """The ticks after an instant, in order."""
