@@ -69,7 +69,13 @@ def target_of(args: argparse.Namespace) -> Target:
 @contextmanager
 def opened(args: argparse.Namespace) -> Iterator[Edge]:
     """The store of this command, open while inside. Raises Missing if it is not there; nothing is created."""
-    target = target_of(args)
+    with opened_at(target_of(args)) as edge:
+        yield edge
+
+
+@contextmanager
+def opened_at(target: Target) -> Iterator[Edge]:
+    """A store, open while inside. Raises Missing if it is not there; nothing is created."""
     path, options = place_of(target)
     # As the file is: opened by a URL that asks for another journal, it would be changed to that.
     options = {**options, "journal": journal_of(path)}
