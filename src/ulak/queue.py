@@ -181,6 +181,7 @@ class Queue(Handle):
     def redrive(self, which: Which) -> Changed:
         """Bring dead, cancelled or expired jobs back: same id, place and history, attempts at 0.
 
+        Held jobs become ready as they are, and need no room.
         which, here and in the calls below: ids or `JobInfo`s, one or several, or a `Filter`.
         """
         return run(self._edge, self._amend(which, Redrive()))
@@ -198,7 +199,10 @@ class Queue(Handle):
         return run(self._edge, self._amend(which, Delete(), force=force))
 
     def edit(self, job_id: int | JobInfo, payload: object) -> Changed:
-        """Replace the payload of a job that is neither leased nor finished; `redrive` a dead one then."""
+        """Replace the payload of a job that is neither leased nor finished.
+
+        A dead or held one stays so: `redrive` it then.
+        """
         return run(self._edge, self._amend(job_id, Edit(*codec.encode(payload))))
 
     def configure(

@@ -16,7 +16,7 @@ from ulak import Backoff, NewJob, Queue
 from ulak.cli import inspect_change, inspect_counts, inspect_jobs, inspect_show
 from ulak.cli.inspect_open import Missing
 from ulak.cli.inspect_table import print_json
-from ulak.core.job import Lease
+from ulak.core.job import Hold, Lease
 from ulak.core.store import Filter, Refusal
 from ulak.testing import ManualClock
 
@@ -392,6 +392,25 @@ def test_a_forecast_of_a_state_counts_all_queues_or_one(scene: Scene) -> None:
     assert jobs(("state", ["dead"]), ("task", "unknown.task")) == 0
     inspect_change.redrive(scene.edge.store, wish(("state", ["dead"]), ("queue", "reports")))
     assert scene.mail.counts().dead == 2
+
+
+def test_a_forecast_of_held_jobs_needs_no_room(scene: Scene) -> None:
+    scene.mail.enqueue_many(["x"] * 8)
+    store = scene.edge.store
+    store.settle([(lease, Hold()) for lease in scene.mail.deliver_many(8)])
+    held = [job.id for job in scene.mail.jobs("held")]
+    scene.dead()
+    scene.dead()
+    scene.mail.enqueue("last")
+    for asked, jobs, room in (
+        (wish(("ids", held)), 8, {}),
+        (wish(("state", ["held"])), 8, {}),
+        (wish(("state", ["held", "dead"])), 10, {"mail": 1}),
+    ):
+        forecast = inspect_change.foretell(store, asked)
+        assert (forecast.jobs, dict(forecast.refused), dict(forecast.room)) == (jobs, {}, room)
+    assert inspect_change.redrive(store, wish(("state", ["held"]))).done == tuple(held)
+    assert scene.mail.counts().held == 0
 
 
 def test_a_forecast_warns_of_a_queue_without_room(scene: Scene) -> None:

@@ -16,7 +16,7 @@ LIMIT = 50
 LIMIT_MAX = 10_000
 
 STATES = ("ready", "scheduled", "leased", "held", "succeeded", "dead", "cancelled", "expired")
-REDRIVABLE = ("dead", "cancelled", "expired")
+REDRIVABLE = ("dead", "cancelled", "expired", "held")
 
 _EPILOG = """
 Exit status: 0 done, 1 not done or not wholly, 2 wrong usage, 3 not found, 69 the store cannot be used, 75 it
@@ -116,11 +116,11 @@ def _add_retry(commands: Any) -> None:  # noqa: ANN401
 
         return inspect_change.run_retry(args)
 
-    text = """Bring dead, cancelled or expired jobs back: same id, place and history, attempts from 0. Without
-    --yes it only says how many that would be, and exits with 1."""
-    parser = command(commands, "retry", "bring jobs that ended back", text, run)
+    text = """Bring dead, cancelled or expired jobs back: same id, place and history, attempts from 0; held
+    jobs as they are. Without --yes it only says how many that would be, and exits with 1."""
+    parser = command(commands, "retry", "bring jobs that ended, or are held, back", text, run)
     parser.add_argument("ids", metavar="ID", nargs="*", type=whole(1, ID_MAX), help="the jobs, by id; or:")
-    help_text = "all jobs in this state: dead, cancelled or expired"
+    help_text = "all jobs in this state: dead, cancelled, expired or held"
     parser.add_argument("--state", action="append", choices=REDRIVABLE, metavar="STATE", help=help_text)
     _add_queue(parser)
     parser.add_argument("--task", help="only jobs of this task")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections import Counter
 from collections.abc import Mapping, Sequence
 
 import msgspec
@@ -12,14 +13,14 @@ from ulak.cli.inspect_jobs import scanned
 from ulak.cli.inspect_open import NOT_FOUND, finding, opened, settings_of
 from ulak.cli.inspect_table import many, print_json
 from ulak.cli.output import say
-from ulak.core.job import State
+from ulak.core.job import ENDED, State
 from ulak.core.store import Change, Changed, Filter, Redrive, Refusal, Store
 from ulak.errors import ConfigError
 
 DONE, NOT_DONE = 0, 1
 
 _IDS_SHOWN = 10
-_REDRIVABLE = (State.DEAD, State.CANCELLED, State.EXPIRED)
+_REDRIVABLE = (State.DEAD, State.CANCELLED, State.EXPIRED, State.HELD)
 
 
 class Wish(msgspec.Struct, frozen=True):
@@ -33,7 +34,7 @@ class Forecast(msgspec.Struct, frozen=True):
     """What a retry would do, as it looks now: `Changed` before the fact.
 
     A unique key that is taken shows only when it is done. room: the most that can come back, per queue that
-    has less room than jobs to bring back.
+    has less room than ended jobs to bring back; held ones have theirs.
     """
 
     jobs: int
@@ -78,7 +79,7 @@ def wish_of(args: argparse.Namespace) -> Wish:
 def foretell(store: Store, wish: Wish) -> Forecast:
     """What `redrive` would do now; changes nothing."""
     refused: dict[Refusal, list[int]] = {}
-    wanted: dict[str, int] = {}
+    wanted: Counter[tuple[str, State]] = Counter()
     if isinstance(wish.which, Filter):
         wanted = _matching(store, wish.which)
     else:
@@ -88,27 +89,31 @@ def foretell(store: Store, wish: Wish) -> Forecast:
             elif job.state not in _REDRIVABLE:
                 refused.setdefault(Refusal.STATE, []).append(job_id)
             else:
-                wanted[job.queue] = wanted.get(job.queue, 0) + 1
+                wanted[job.queue, job.state] += 1
+    ended: Counter[str] = Counter()
+    for (queue, state), jobs in wanted.items():
+        if jobs and state in ENDED:
+            ended[queue] += jobs
     return Forecast(
-        sum(wanted.values()),
+        wanted.total(),
         {reason: tuple(ids) for reason, ids in refused.items()},
-        _too_little_room(store, wanted),
+        _too_little_room(store, ended),
     )
 
 
-def _matching(store: Store, which: Filter) -> dict[str, int]:
-    """How many jobs match, per queue that has any: by its counts, or by a scan if a task is asked for."""
-    wanted: dict[str, int] = {}
+def _matching(store: Store, which: Filter) -> Counter[tuple[str, State]]:
+    """How many jobs match, per queue and state: by their counts, or by a scan if a task is asked for."""
     if which.task is not None:
-        for job in scanned(store, which):
-            wanted[job.queue] = wanted.get(job.queue, 0) + 1
-        return wanted
+        return Counter((job.queue, job.state) for job in scanned(store, which))
     counts = store.counts([which.queue] if which.queue is not None else list(store.queues()))
-    for queue, counted in counts.items():
-        jobs = sum(getattr(counted, state.value) for state in _REDRIVABLE if which.admits(state))
-        if jobs:
-            wanted[queue] = jobs
-    return wanted
+    return Counter(
+        {
+            (queue, state): getattr(counted, state.value)
+            for queue, counted in counts.items()
+            for state in _REDRIVABLE
+            if which.admits(state)
+        }
+    )
 
 
 def _too_little_room(store: Store, wanted: Mapping[str, int]) -> dict[str, int]:
