@@ -5,11 +5,11 @@ Workers are played by hand: each is one scheduler's duty, run when the test says
 
 from __future__ import annotations
 
+import json
 import logging
 import threading
 from collections import Counter
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Generator, Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
 from zoneinfo import ZoneInfo
@@ -19,9 +19,10 @@ import pytest
 from tests.contract import conftest
 from tests.contract.conftest import clock, kind  # noqa: F401 - fixtures
 from tests.support.stores import Refusing
+from ulak import App
 from ulak.core.flows import Call, Flow
 from ulak.core.job import Done, Draft, Job
-from ulak.core.schedule import CAUGHT_UP_MAX
+from ulak.core.schedule import CAUGHT_UP_MAX, Rule
 from ulak.core.store import Change, Filter, Settings, Store
 from ulak.errors import ArgumentError, StorageUnavailable
 from ulak.schedules import (
@@ -37,6 +38,7 @@ from ulak.schedules import (
     moment,
 )
 from ulak.storage.drive import Edge, run
+from ulak.task import Task
 from ulak.testing import ManualClock
 
 Q = "mail"
@@ -44,22 +46,19 @@ DAY_S = 86_400.0
 BERLIN = ZoneInfo("Europe/Berlin")
 
 
-@dataclass
-class Task:
-    """What a schedule needs of a task."""
-
-    name: str = "mail.send"
-    queue: str = Q
-    options: dict[str, Any] = field(default_factory=dict)
-
-    def draft(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Draft:
-        return Draft(repr((args, kwargs)).encode(), "bytes", task=self.name, **self.options)
+def send(*args: int, **kwargs: int) -> None:
+    """The task's function; it never runs here."""
 
 
-def schedules(rule: Any = None, *, catch_up: str = "once", **options: Any) -> Schedules:
+def task(name: str = "mail.send") -> Task[..., None]:
+    """A task, of an App whose store is never opened."""
+    return App(queues=[Q]).task(name=name)(send)
+
+
+def schedules(rule: Rule | None = None, *, catch_up: str = "once", **using: Any) -> Schedules:
     """One schedule, a minute long unless it has another rule."""
     made = Schedules()
-    made.add(Task(options=options), rule or every(60), catch_up=catch_up)
+    made.add(task(), rule or every(60), catch_up=catch_up, using=using)
     return made
 
 
@@ -189,19 +188,14 @@ def test_s9_a_scheduler_that_was_suspended_before_it_fires_has_lost_the_tick(wor
 
 def test_a_job_knows_its_schedule_and_tick_and_has_the_arguments(workers: Workers) -> None:
     made = Schedules()
-    made.add(
-        Task(options={"priority": 7, "headers": {"by": "me"}}),
-        every(60),
-        args=(1,),
-        kwargs={"b": 2},
-        name="x",
-    )
+    using = {"priority": 7, "headers": {"by": "me"}}
+    made.add(task(), every(60), args=(1,), kwargs={"b": 2}, using=using, name="x")
     one = workers.worker(made)
     one()
     workers.clock.advance(60)
     one()
     (job,) = workers.jobs()
-    assert job.payload == b"((1,), {'b': 2})"
+    assert json.loads(job.payload) == {"*args": [1], "**kwargs": {"b": 2}}
     assert (job.task, job.priority, job.queue) == ("mail.send", 7, Q)
     assert job.headers == {"by": "me", SCHEDULE_HEADER: "x", TICK_HEADER: "2026-01-01T00:01:00+00:00"}
 
@@ -323,8 +317,8 @@ def test_many_missed_ticks_are_fired_a_round_at_a_time(workers: Workers) -> None
 
 def test_c1_a_daily_and_an_hourly_job_run_once_a_tick_across_both_changes(workers: Workers) -> None:
     made = Schedules()
-    made.add(Task(), cron("30 2 * * *", "Europe/Berlin"), name="daily")
-    made.add(Task(), cron("0 * * * *", "Europe/Berlin"), name="hourly")
+    made.add(task(), cron("30 2 * * *", "Europe/Berlin"), name="daily")
+    made.add(task(), cron("0 * * * *", "Europe/Berlin"), name="hourly")
     one = workers.worker(made)
     hours: dict[str, int] = {}
     for day in ("2026-03-29", "2026-10-25"):
@@ -501,7 +495,7 @@ def test_a_schedule_that_cannot_be_fired_leaves_the_others_be_and_is_tried_again
 
     made = Schedules()
     for name in ("first", "second"):
-        made.add(Task(), every(60), name=name)
+        made.add(task(), every(60), name=name)
     workers.worker(made)()
     scheduler = workers.scheduler(made)
     edge = Edge(Refusing(workers.store, decide), workers.clock)  # type: ignore[arg-type]
@@ -541,7 +535,7 @@ def only(made: Schedules) -> Schedule:
 def test_a_schedule_is_called_as_its_task_unless_it_has_a_name() -> None:
     assert only(schedules()).name == "mail.send"
     made = Schedules()
-    assert made.add(Task(), every(1), name="nightly").name == "nightly"
+    assert made.add(task(), every(1), name="nightly").name == "nightly"
     assert len(made) == 1
 
 
@@ -550,14 +544,14 @@ def test_two_schedules_of_one_task_need_names() -> None:
     with pytest.raises(
         ArgumentError, match=r"there is a schedule 'mail.send' already\n  give this one a name"
     ):
-        made.add(Task(), every(1))
-    made.add(Task(), every(1), name="second")
+        made.add(task(), every(1))
+    made.add(task(), every(1), name="second")
 
 
 @pytest.mark.parametrize("name", ["", "a b", "a@1.0", "-a", "a" * 129, 5, b"a"])
 def test_a_name_that_cannot_be_is_refused(name: Any) -> None:
     with pytest.raises(ArgumentError, match="a schedule's name must match"):
-        Schedules().add(Task(), every(1), name=name)
+        Schedules().add(task(), every(1), name=name)
 
 
 @pytest.mark.parametrize(
@@ -574,7 +568,7 @@ def test_a_name_that_cannot_be_is_refused(name: Any) -> None:
 def test_what_a_schedule_cannot_be_told_is_refused(options: dict[str, Any], told: str) -> None:
     made = Schedules()
     with pytest.raises(ArgumentError) as raised:
-        made.add(Task(), every(1), **options)
+        made.add(task(), every(1), **options)
     assert told in str(raised.value)
     assert len(made) == 0
 
