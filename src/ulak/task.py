@@ -203,7 +203,7 @@ class Calls(Generic[P, R]):
     ) -> Callable[..., Any]:
         plan = self._plan
 
-        def general(body: bytes, priority: int, *, timeout: None = None) -> Any:  # noqa: ANN401, ARG001 - as `go`
+        def general(body: bytes, priority: int, **_: None) -> Any:  # noqa: ANN401 - as `go`
             if queue.is_closed:
                 # The App was closed, and is used again: it has other queues now.
                 return self._find_way(body, priority) if may_block else self._afind_way(body, priority)
@@ -395,8 +395,12 @@ def _stem_of(module: str | None) -> str:
         return str(module).rpartition(".")[2]
     main = sys.modules.get("__main__")
     spec, file = getattr(main, "__spec__", None), getattr(main, "__file__", None)
-    # `python -m hello`, `python -m package`, `python hello.py`, `python folder`; else nothing has a name.
-    parts = spec.name.split(".") if spec is not None else list(PurePath(file or "main").with_suffix("").parts)
+    if spec is not None and spec.name != "__main__":
+        # `python -m hello`, `python -m package`
+        parts = spec.name.split(".")
+    else:
+        # `python hello.py`, `python folder`; anything else has no name.
+        parts = list(PurePath(file or "main").with_suffix("").parts)
     named = [part for part in parts if part != "__main__"]
     return named[-1] if named else "main"
 
