@@ -217,6 +217,19 @@ def test_refused_jobs_wake_nobody_who_waits_for_work(here: SqliteStore, there: S
     assert signal.wait(WAIT_S)
 
 
+def test_a_job_that_is_refused_in_this_process_wakes_nobody_either(here: SqliteStore) -> None:
+    put(here, draft(task="send"), draft(task="send"))
+    one, other = take(here, 2)
+    signal = waits_for_work(here)
+    have_looked(here)
+    signal.clear()
+    end(here, one, REFUSE)
+    have_looked(here)
+    assert not signal.is_set()
+    end(here, other, Hold())
+    assert signal.is_set()
+
+
 def test_whoever_knows_the_task_of_refused_jobs_takes_the_file_from_nobody(here: SqliteStore) -> None:
     put(here, *(draft(task="send") for _ in range(1000)))
     here.settle([(lease, REFUSE) for lease in take(here, 1000)])
