@@ -272,8 +272,15 @@ def test_any_text_is_a_cron_expression_or_an_argument_error(text: str) -> None:
 @pytest.mark.parametrize("expression", ["* * * * *", "0 9 * * 1", "0 0 29 2 MON#5"])
 def test_instants_of_a_broken_clock_have_ticks_or_none(at: float, expression: str) -> None:
     following = Cron(expression, BERLIN).next_after(at)
-    assert (following is None) == (at >= AT_MAX)
-    assert following is None or following > at
+    assert following is None if at >= AT_MAX else following is None or following > at
+    assert following is not None or at > 0
+
+
+@pytest.mark.parametrize("expression", ["0 * * * *", "0 0-22 * * *", "0 0 1 1 *", "0 * 29 2 *"])
+def test_ticks_end_before_dates_do(expression: str) -> None:
+    ticks = list(Cron(expression, BERLIN).after(instant("9899-12-31")))
+    assert len(ticks) == {"0 * * * *": 24, "0 0-22 * * *": 23}.get(expression, expression == "0 0 1 1 *")
+    assert all(tick <= AT_MAX for tick in ticks)
 
 
 def test_ten_years_of_minutes_are_looked_through_without_walking_them() -> None:

@@ -120,7 +120,8 @@ class Cron(msgspec.Struct, frozen=True):
             return iter(())
         # Ticks are whole seconds: what is after `at` is after its last whole one.
         start = max(AT_MIN, math.floor(at))
-        return self._real_ticks(start) if self._in_real_time else self._wall_ticks(start)
+        ticks = self._real_ticks(start) if self._in_real_time else self._wall_ticks(start)
+        return itertools.takewhile(lambda tick: tick <= AT_MAX, ticks)
 
     def next_after(self, at: float) -> float | None:
         """The first tick after an instant; None: never."""
@@ -189,7 +190,7 @@ class Cron(msgspec.Struct, frozen=True):
                     break
                 yield float(tick)
                 at = tick
-            if change is None or change >= AT_MAX:
+            if change is None:
                 return
             # From the change on with the new offset, as if it had been so a second before.
             at, offset_s = change - 1, self._offset_s(change)
