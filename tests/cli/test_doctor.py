@@ -20,7 +20,7 @@ from tests.cli.command import Run, ulak
 from ulak import Queue
 from ulak.cli import inspect_file
 from ulak.cli.inspect_file import has_reset_race
-from ulak.core.job import Hold
+from ulak.core.job import Cause, Hold
 from ulak.storage.sqlite import link, place
 
 
@@ -186,6 +186,19 @@ def test_held_jobs_are_a_problem_that_names_their_task(run: Run, mail: Queue, pa
     assert problems(examined(run)) == [
         "jobs are held, since no worker that met them knows their task: shop.welcome (1 in mail)"
     ]
+
+
+def test_refused_jobs_are_a_problem_of_their_own(run: Run, mail: Queue, path: Path) -> None:
+    mail.enqueue_many(["a", "b"])
+    write(path, "UPDATE jobs SET task = 'shop.welcome'")
+    one, other = mail.deliver_many(2)
+    mail._edge.store.settle([(one, Hold()), (other, Hold(Cause.UNDECODABLE))])
+    result = examined(run)
+    assert problems(result) == [
+        "jobs are held, since no worker that met them knows their task: shop.welcome (1 in mail)",
+        "jobs are held, since their payload does not fit their task: shop.welcome (1 in mail)",
+    ]
+    assert result["parts"]["rows"]["held"] == 2
 
 
 def test_a_damaged_page_is_a_problem(run: Run, path: Path) -> None:

@@ -305,6 +305,7 @@ class StorageMachine(RuleBasedStateMachine):
     )
     def look(self, **wanted: Any) -> None:
         self.scan(wanted["which"], wanted["after"], wanted["limit"])
+        self.scan(Filter(queue=wanted["queue"], states=State.HELD), wanted["after"], wanted["limit"])
         self.leased(wanted["queue"], wanted["worker"], wanted["after"], wanted["limit"])
         self.horizon(wanted["names"])
         self.get([self.model.last_id + 1, wanted["limit"], wanted["after"]])

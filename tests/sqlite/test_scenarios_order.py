@@ -148,6 +148,19 @@ def test_P10_ten_thousand_jobs_that_cannot_run_delay_no_other_and_cost_nothing(m
     assert 20 < few.instructions < 5000
 
 
+def test_P10_held_jobs_are_found_among_themselves(make, tmp_path):
+    def cost(jobs):
+        q = make(url=f"sqlite:///{tmp_path / f'{jobs}.db'}")
+        refuse_a_crowd(q, make, 20)
+        q.enqueue_many([b""] * jobs)
+        with Meter(q._edge.store) as meter:
+            found = q._edge.store.scan(Filter(queue=q.name, states="held"), limit=100)
+        assert [job.id for job in found] == list(range(1, 21))
+        return meter.instructions
+
+    assert cost(MANY) <= 1.1 * cost(10)
+
+
 @pytest.mark.parametrize("crowd", CROWDS)
 def test_P10_every_look_walks_an_index_in_its_final_order(make, path, crowd):
     meter = metered(make(), make, crowd, 100)

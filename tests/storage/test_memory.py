@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import sys
+
 import pytest
 
 from tests.support.stores import stand_before
-from ulak import Queue, StorageUnavailable
+from ulak import Filter, Queue, StorageUnavailable
+from ulak.core.job import Cause, Hold
+from ulak.core.store import HELD_SORTED_MAX
 from ulak.storage.memory import MemoryStore
 from ulak.testing import ManualClock
 
@@ -37,3 +41,49 @@ def test_L7_an_error_between_two_jobs_of_one_write_loses_neither():
         counts = q.counts()
         assert (counts.leased, counts.ready, counts.totals.reclaimed) == (0, 50, 50)
         assert [len(job.history) for job in q.jobs()] == [1] * 50
+
+
+def lines_run(call):
+    """How many lines of ulak a call runs."""
+    lines = 0
+
+    def trace(frame, event, _):
+        nonlocal lines
+        lines += event == "line" and "/ulak/" in frame.f_code.co_filename
+        return trace
+
+    previous = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        call()
+    finally:
+        sys.settrace(previous)
+    return lines
+
+
+def with_held(q, held):
+    q.enqueue_many([b"x"] * held)
+    leases = q.deliver_many(held)
+    causes = (Cause.UNKNOWN_TASK, Cause.UNDECODABLE)
+    q._edge.store.settle([(lease, Hold(causes[lease.id % 2])) for lease in leases])
+    return [lease.id for lease in leases]
+
+
+def test_held_jobs_are_found_among_themselves():
+    def cost(others):
+        with Queue("memory://") as q:
+            ids = with_held(q, 20)
+            q.enqueue_many([b"x"] * others)
+            which = Filter(queue=q.name, states="held")
+            assert [job.id for job in q._edge.store.scan(which)] == ids
+            return lines_run(lambda: q._edge.store.scan(which))
+
+    assert cost(1_000) == cost(10)
+
+
+def test_very_many_held_jobs_are_not_sorted_for_each_page():
+    with Queue("memory://") as q:
+        ids = with_held(q, HELD_SORTED_MAX + 1)
+        which, store = Filter(queue=q.name, states="held"), q._edge.store
+        assert [job.id for job in store.scan(which, after=ids[5], limit=3)] == ids[6:9]
+        assert lines_run(lambda: store.scan(which, limit=3)) < 500

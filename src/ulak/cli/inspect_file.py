@@ -8,7 +8,7 @@ import sqlite3
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import msgspec
 
@@ -266,11 +266,7 @@ def rows_part(db: sqlite3.Connection) -> Part:
     (impossible,) = db.execute(
         "SELECT count(*) FROM jobs WHERE state NOT BETWEEN 0 AND 7 OR queue NOT IN (SELECT id FROM queues)"
     ).fetchone()
-    held = db.execute(
-        "SELECT q.name, j.task, count(*) FROM jobs j JOIN queues q ON q.id = j.queue WHERE j.state = ? "
-        "GROUP BY q.name, j.task ORDER BY count(*) DESC",
-        (HELD,),
-    ).fetchall()
+    held, refused = (_held(db, is_refused=is_refused) for is_refused in (False, True))
     findings: list[Finding] = []
     if impossible:
         findings.append(
@@ -280,18 +276,38 @@ def rows_part(db: sqlite3.Connection) -> Part:
             )
         )
     if held:
-        tasks = ", ".join(
-            f"{task or 'no task'} ({number} in {queue})" for queue, task, number in held[:_NAMED]
-        )
         findings.append(
             Finding(
-                f"jobs are held, since no worker that met them knows their task: {tasks}",
+                f"jobs are held, since no worker that met them knows their task: {_tasks_of(held)}",
                 "start a worker that knows the task, or cancel them",
             )
         )
-    number = sum(number for _, _, number in held)
+    if refused:
+        findings.append(
+            Finding(
+                f"jobs are held, since their payload does not fit their task: {_tasks_of(refused)}",
+                "ulak show ID tells the difference; edit and redrive them, or deploy a task that they fit",
+            )
+        )
+    number = sum(number for _, _, number in (*held, *refused))
     text = f"{impossible} impossible, {number} held"
     return Part("rows", text, {"impossible": impossible, "held": number}, tuple(findings))
+
+
+Held: TypeAlias = list[tuple[str, str | None, int]]
+"""Queue, task, and how many jobs of it are held there."""
+
+
+def _held(db: sqlite3.Connection, *, is_refused: bool) -> Held:
+    return db.execute(
+        "SELECT q.name, j.task, count(*) FROM jobs j JOIN queues q ON q.id = j.queue WHERE j.state = ? "
+        "AND (j.refused != 0) = ? GROUP BY q.name, j.task ORDER BY count(*) DESC",
+        (HELD, is_refused),
+    ).fetchall()
+
+
+def _tasks_of(held: Held) -> str:
+    return ", ".join(f"{task or 'no task'} ({number} in {queue})" for queue, task, number in held[:_NAMED])
 
 
 # Who is using it

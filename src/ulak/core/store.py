@@ -42,6 +42,9 @@ IDEMPOTENCY_S = 24 * 3600.0
 BATCH_MAX = 100_000
 """The most jobs one `add` takes."""
 
+HELD_SORTED_MAX = 10_000
+"""Up to so many held jobs of a queue are found among themselves, and not by walking all others."""
+
 KEEP_COUNT_MAX = 2**63 - 1
 """The most that a `Keep` may count: what every store can hold as a number."""
 
@@ -170,6 +173,11 @@ class Filter(msgspec.Struct, frozen=True):
                 known = ", ".join(State)
                 raise ArgumentError(f"not a job state: {self.states!r}; the states are {known}") from None
             msgspec.structs.force_setattr(self, "states", states)
+
+    @property
+    def asks_for_held(self) -> bool:
+        """Whether it asks for held jobs of one queue and no others, as pools do now and then."""
+        return self.queue is not None and self.states == {State.HELD}
 
     def admits(self, state: State) -> bool:
         """Whether a job in this state can match."""

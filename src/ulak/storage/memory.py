@@ -30,6 +30,7 @@ from ulak.core.job import (
     Verdict,
 )
 from ulak.core.store import (
+    HELD_SORTED_MAX,
     MEMORY_RETENTION,
     Act,
     Capabilities,
@@ -378,12 +379,18 @@ class MemoryStore:
     def scan(self, which: Filter, *, after: int = 0, limit: int = 100) -> list[Job]:
         """Matching jobs with id > `after`, by id."""
         found: list[Job] = []
-        for row in self.jobs.after(after):
+        for row in self._rows_for(which, after):
             if len(found) == limit:
                 break
             if _matches(row, which):
                 found.append(self._record(row))
         return found
+
+    def _rows_for(self, which: Filter, after: int) -> Iterable[Row]:
+        """All rows that may match, and have a higher id, by id."""
+        if which.asks_for_held and (shelf := self._read(str(which.queue))).held <= HELD_SORTED_MAX:
+            return (row for row in shelf.held_rows() if row.id > after)
+        return self.jobs.after(after)
 
     @exclusive
     def counts(self, queues: Sequence[str]) -> dict[str, Counts]:

@@ -9,7 +9,8 @@ from __future__ import annotations
 import heapq
 from bisect import insort
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from operator import attrgetter
 from typing import Generic, TypeVar
 
 from ulak.core.job import PRIORITY_MIN, State
@@ -71,6 +72,10 @@ class RowHeap(Generic[K]):
                 self._drop(entry[3])
         heapq.heapify(self._entries)
 
+    def rows(self) -> Iterator[Row]:
+        """The rows whose entries count, in no order."""
+        return (entry[3] for entry in self._entries if entry[3].state in self._states)
+
     def __len__(self) -> int:
         return len(self._entries)
 
@@ -111,6 +116,11 @@ class Held:
     def discard(self, row: Row) -> None:
         """A held row went another way than by `head`."""
         self._heap_of(row).discard()
+
+    def rows(self) -> list[Row]:
+        """All of them, by id."""
+        heaps = (self._refused, *self._by_task.values())
+        return sorted((row for heap in heaps for row in heap.rows()), key=attrgetter("id"))
 
 
 def place(row: Row) -> tuple[int, int]:

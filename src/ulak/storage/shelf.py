@@ -507,6 +507,10 @@ class Shelf:
                 return held
         return best
 
+    def held_rows(self) -> list[Row]:
+        """The held rows, by id."""
+        return self._held.rows()
+
     def horizon_s(self, *, now: float, now_at: float) -> float | None:
         """Seconds until time alone makes a job claimable: a lease ends, or a scheduled job is due."""
         soonest_s = self._first_end() - now

@@ -10,7 +10,7 @@ import msgspec
 
 from ulak.core.flows import CALENDAR_SLEEP_MAX_S
 from ulak.core.job import Counts, Grant, Job, Lease, State
-from ulak.core.store import Filter, Settings, Tasks, WorkerInfo
+from ulak.core.store import HELD_SORTED_MAX, Filter, Settings, Tasks, WorkerInfo
 from ulak.durations import SECONDS_MAX
 from ulak.storage.sqlite.records import (
     INT_MAX,
@@ -204,7 +204,9 @@ def where(which: Filter, queue: str | None = None) -> tuple[str, list[Any]]:
         values.append(name)
     if which.states is not None:
         numbers = sorted(NUMBER[state] for state in cast("frozenset[State]", which.states))
-        conditions.append(f"state IN ({', '.join(map(str, numbers))})")
+        # One alone by equality, as the indexes of single states are asked for.
+        wanted = f"= {numbers[0]}" if len(numbers) == 1 else f"IN ({', '.join(map(str, numbers))})"
+        conditions.append(f"state {wanted}")
     for column in ("task", "worker"):
         if (wanted := getattr(which, column)) is not None:
             conditions.append(f"{column} = ?")
@@ -260,8 +262,11 @@ def scan(db: sqlite3.Connection, which: Filter, after: int, limit: int) -> list[
     if after > INT_MAX:
         return []
     condition, values = where(which)
+    jobs = "jobs"
+    if which.asks_for_held and (queue := queue_row(db, str(which.queue))) is not None:
+        jobs += " INDEXED BY jobs_held" if queue.held <= HELD_SORTED_MAX else ""
     rows = db.execute(
-        f"SELECT {JOB_COLUMNS} FROM jobs WHERE id > ? AND {condition} ORDER BY id LIMIT ?",  # noqa: S608
+        f"SELECT {JOB_COLUMNS} FROM {jobs} WHERE id > ? AND {condition} ORDER BY id LIMIT ?",  # noqa: S608
         (max(after, -INT_MAX), *values, limit),
     ).fetchall()
     return records(db, rows)
