@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from typing import Any, TypeAlias
@@ -11,6 +12,7 @@ import pytest
 
 from tests.contract.conftest import StorageKind, clock, kind  # noqa: F401 - fixtures
 from tests.support.pools import AT_ONCE
+from tests.support.waiting import eventually
 from tests.worker.conftest import no_thread_is_left  # noqa: F401 - a fixture
 from ulak import App
 from ulak.testing import ManualClock
@@ -53,5 +55,12 @@ def app(make_app: MakeApp) -> App:
 @pytest.fixture
 def timed(app_url: str, clock: ManualClock) -> Iterator[MakeApp]:  # noqa: F811
     """Makes Apps on one store, on the test's clock."""
+    before = set(threading.enumerate())
     with apps(app_url, clock=clock) as make:
         yield make
+
+    def left() -> list[threading.Thread]:
+        return [thread for thread in set(threading.enumerate()) - before if thread.name.startswith("ulak-")]
+
+    # Some may sleep on it.
+    eventually(lambda: not left(), clock=clock, step_s=1.0)

@@ -192,6 +192,7 @@ def test_y1_whatever_is_passed_arrives_equal_or_is_refused_in_the_caller(hint, v
         )
 
 
+AMSTERDAM = ZoneInfo("Europe/Amsterdam")
 FOLDED = datetime(2026, 10, 25, 2, 30, fold=1)  # noqa: DTZ001
 
 
@@ -206,7 +207,7 @@ FOLDED = datetime(2026, 10, 25, 2, 30, fold=1)  # noqa: DTZ001
         (float, math.nan, "argument 'x' got float, expected float"),
         (date, datetime(2026, 1, 1, tzinfo=UTC), "argument 'x': invalid RFC3339 encoded date"),
         (datetime, FOLDED, "a time without a zone that has fold=1"),
-        (datetime, datetime(1900, 1, 1, tzinfo=ZoneInfo("Europe/Amsterdam")), "its zone's offset has seconds"),
+        (datetime, datetime(1900, 1, 1, tzinfo=AMSTERDAM), "its zone's offset has seconds"),
         (time, time(1, 2, tzinfo=ZoneInfo("Europe/Berlin")), "a time of day in a zone"),
         (Decimal, Decimal("NaN"), "it would not come back equal"),
         (Decimal, Decimal("sNaN"), "cannot be compared"),

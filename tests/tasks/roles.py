@@ -1,0 +1,99 @@
+"""What processes of their own do in tests of tasks."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from typing import Any
+
+from tests.support.children import Parent
+from tests.support.waiting import WAIT_S, eventually
+from ulak import App, State
+from ulak.testing import ManualClock
+from ulak.unserved import Unserved
+
+
+class Refused(Exception):
+    """Cannot be made again from its text alone."""
+
+    def __init__(self, code: int, reason: str) -> None:
+        super().__init__(f"{reason} ({code})")
+
+
+def define(app: App) -> Any:
+    """The task of these tests: what an App of another process has too."""
+
+    @app.task(name="work", max_attempts=1)
+    def work(how: str) -> int:
+        if how == "refused":
+            raise Refused(550, "mailbox unavailable")
+        return os.getpid()
+
+    return work
+
+
+def works(parent: Parent, url: str) -> None:
+    """Runs jobs until it is told to end."""
+    app = App(url)
+    define(app)
+    with app, app.workers(1):
+        parent.say("works", os.getpid())
+        parent.wait_for("end")
+
+
+def forks_beside_a_watcher(parent: Parent) -> None:
+    """Forks while the parent waits for a job of its own to be taken."""
+    clock = ManualClock()
+    unserved = Unserved(lambda queue, job_id: True, clock)
+    unserved.note("mail", 1)
+    eventually(lambda: clock.sleepers == 1)
+
+    def watchers() -> int:
+        return sum(thread.name == "ulak-unserved" for thread in threading.enumerate())
+
+    def look() -> None:
+        before = watchers()
+        unserved.note("mail", 2)
+        parent.say("watchers in the child", [before, watchers()])
+
+    _in_a_fork(look)
+
+
+def forks_with_an_app(parent: Parent, url: str) -> None:
+    """Uses one App in a process, in a child that it forks, and in itself again."""
+    app = App(url)
+    work = define(app)
+    mine = [work.enqueue("x"), asyncio.run(_enqueue(work))]
+
+    def run() -> None:
+        theirs = work.enqueue("y")
+        with app.workers(1):
+            parent.say(
+                "ran in the child", [theirs.result(WAIT_S), asyncio.run(_enqueue(work)).result(WAIT_S)]
+            )
+        parent.say("child", [os.getpid(), [job.status() for job in mine]])
+
+    _in_a_fork(run)
+    with app.workers(1):
+        mine.append(work.enqueue("z"))
+        eventually(lambda: mine[-1].status() is State.SUCCEEDED)
+    parent.say("parent", [os.getpid(), [job.result(WAIT_S) for job in mine]])
+    app.close()
+
+
+async def _enqueue(work: Any) -> Any:
+    return await work.aenqueue("x")
+
+
+def _in_a_fork(act: Any) -> None:
+    """Do something in a forked child, and wait for its end."""
+    pid = os.fork()
+    if pid == 0:
+        status = 1
+        try:
+            act()
+            status = 0
+        finally:
+            os._exit(status)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0

@@ -1,0 +1,172 @@
+"""Jobs whose task is unknown, or whose arguments do not fit it: held, shown, and healed by a deploy."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import pytest
+
+from tests.support.pools import causes
+from tests.support.waiting import WAIT_S, eventually
+from tests.tasks.conftest import MakeApp
+from ulak import App, Job, State
+from ulak.core.job import Draft
+from ulak.testing import ManualClock
+from ulak.worker import refused
+
+
+@pytest.fixture(autouse=True)
+def quiet(caplog) -> None:
+    caplog.set_level(logging.CRITICAL, "ulak")
+
+
+def define(app: App, function: Any, **settings: Any) -> Any:
+    return app.task(**{"name": "mail.send", **settings})(function)
+
+
+def idle(app: App) -> None:
+    """Let its workers look at everything there is."""
+    with app.workers(1) as pool:
+        assert pool.drain(timeout=WAIT_S).drained
+
+
+def first(to: str) -> str:
+    return f"1 {to}"
+
+
+def second(to: str, subject: str) -> str:
+    return f"2 {to} {subject}"
+
+
+def third(to: str, subject: str = "hello") -> str:
+    return f"3 {to} {subject}"
+
+
+def test_l10_a_job_of_an_unknown_task_waits_for_a_worker_that_knows_it(make_app: MakeApp) -> None:
+    old, new = make_app(), make_app()
+    define(old, first)
+    job = new.task(name="mail.new")(lambda: 7).enqueue()
+    idle(old)
+    info = job.info()
+    assert (info.state, info.attempt, causes(info)) == (State.HELD, 0, ["unknown task"])
+    assert info.next == "waits for a worker that knows mail.new"
+    idle(new)
+    assert job.result() == 7
+    assert job.info().attempt == 1
+
+
+def test_l10_a_renamed_task_runs_the_jobs_of_its_old_name(make_app: MakeApp) -> None:
+    old, new = make_app(), make_app()
+    jobs = [define(old, first).enqueue("ada")]
+    renamed = new.task(name="post.send", aliases=["mail.send"])(first)
+    jobs.append(renamed.enqueue("bo"))
+    idle(new)
+    assert [job.result() for job in jobs] == ["1 ada", "1 bo"]
+
+
+def test_a_job_without_a_task_is_held_by_a_worker_of_tasks(app: App) -> None:
+    define(app, first)
+    job_id = app.queue("default").enqueue("plain")
+    idle(app)
+    info = app.queue("default").get(job_id)
+    assert (info.state, info.next) == (State.HELD, "waits for a worker that knows jobs without a task")
+
+
+def test_arguments_that_do_not_fit_are_held_with_the_difference_shown(make_app: MakeApp) -> None:
+    old, new = make_app(), make_app()
+    job = define(old, first).enqueue("ada")
+    define(new, second)
+    idle(new)
+    info = job.info()
+    assert (info.state, info.attempt, causes(info)) == (State.HELD, 0, ["undecodable"])
+    assert info.error.type == "ArgumentMisfit"
+    assert info.error.text == "mail.send(to: str, subject: str): no argument 'subject' is stored"
+    assert info.next.startswith("its payload does not fit its task here; edit it and redrive it")
+    assert "ada" not in info.error.text
+
+
+def test_arguments_that_do_not_fit_are_taken_by_a_worker_that_they_fit(make_app: MakeApp) -> None:
+    old, broken, mended = make_app(), make_app(), make_app()
+    job = define(old, first).enqueue("ada")
+    define(broken, second)
+    define(mended, third)
+    idle(broken)
+    with mended.workers(1):
+        # At its start, since that may be the deploy that mends it.
+        assert job.result(WAIT_S) == "3 ada hello"
+    assert causes(job.info()) == ["undecodable", "ack"]
+    assert job.info().attempt == 1
+
+
+def test_held_arguments_are_looked_at_again_every_minute(timed: MakeApp, clock: ManualClock) -> None:
+    app = timed()
+    define(app, second)
+    q = app.queue("default")
+    put(app, b'{"to":"ada"}')
+    with app.workers(1) as pool:
+        eventually(lambda: q.counts().held == 1, clock=clock)
+        q.edit(1, {"to": "ada", "subject": "x"})
+        eventually(lambda: q.counts().acked == 1, clock=clock, step_s=5.0)
+        pool.shutdown(0)
+    # The first look was at the start, the second a minute later.
+    held, done = q.get(1).history
+    assert done.started_at - held.ended_at <= refused.LOOK_S + 6
+
+
+def put(app: App, body: bytes, codec: str = "json") -> Job[Any]:
+    """Store a job of the task with this very payload."""
+    store = app.queue("default")._edge.store
+    (job_id,) = store.add("default", [Draft(body, codec, task="mail.send")])
+    return app.find("mail.send").job(job_id)
+
+
+def test_an_operator_may_mend_and_redrive_a_held_job(app: App) -> None:
+    define(app, second)
+    job = put(app, b'{"to":"ada"}')
+    idle(app)
+    assert job.status() is State.HELD
+    q = app.queue("default")
+    q.edit(job.id, {"to": "ada", "subject": "x"})
+    assert q.redrive(job.id).done == (job.id,)
+    idle(app)
+    assert job.result() == "2 ada x"
+
+
+def test_many_held_jobs_are_looked_at_page_by_page(make_app: MakeApp, monkeypatch) -> None:
+    monkeypatch.setattr(refused, "PAGE", 7)
+    old, new = make_app(queues=["default", "mail"]), make_app(queues=["default", "mail"])
+    task = define(old, first)
+    jobs = task.enqueue_many(task.call(str(n)) for n in range(30))
+    jobs += task.using(queue="mail").enqueue_many(task.using(queue="mail").call(str(n)) for n in range(3))
+    broken = make_app(queues=["default", "mail"])
+    define(broken, second)
+    idle(broken)
+    assert {job.status() for job in jobs} == {State.HELD}
+    define(new, third)
+    with new.workers(2):
+        assert [job.result(WAIT_S) for job in jobs[-2:]] == ["3 1 hello", "3 2 hello"]
+        assert all(job.wait(WAIT_S) is State.SUCCEEDED for job in jobs)
+
+
+@pytest.mark.parametrize("codec", ["json", "pickle", "bytes", "str"])
+def test_z1_a_pickle_as_a_payload_is_never_loaded(app: App, codec: str, monkeypatch) -> None:
+    ran: list[Any] = []
+    monkeypatch.setattr("os.system", ran.append)
+    define(app, first)
+    job = put(app, b"cos\nsystem\n(S'echo boom'\ntR.", codec)
+    idle(app)
+    assert ran == []
+    assert causes(job.info()) == ["undecodable"]
+    # What no version of the task could read is dead; what is only no call of it is held.
+    assert job.status() is (State.DEAD if codec in ("json", "pickle") else State.HELD)
+
+
+def test_a_task_whose_annotation_is_not_there_holds_its_jobs(app: App) -> None:
+    def broken(to: Missing) -> None: ...  # noqa: F821
+
+    define(app, broken)
+    job = put(app, b'{"to":"ada"}')
+    idle(app)
+    assert job.status() is State.HELD
+    assert "an annotation names 'Missing'" in job.info().error.text
