@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 RUNS = 5
 
 _DESCRIPTION = """
-When the schedules of an App run next: five times each, in the local time of the schedule's zone and in UTC,
-after the last tick that was fired, where its store can be looked at. APP is hello:app, shop.jobs:app or
-hello.py:app; hello alone takes its only App. Nothing is changed.
+When the schedules of an App run next: five times each, in the local time of the zone and in UTC. Before that
+the last tick, where its store can be looked at: the last that was fired or passed over, or the one after
+which the schedule began. APP is hello:app, shop.jobs:app or hello.py:app; hello alone takes its only App.
 """
 
 
