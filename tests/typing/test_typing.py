@@ -1,5 +1,6 @@
 """The public surface under two type checkers and at run time."""
 
+import importlib
 import json
 import re
 import subprocess
@@ -30,20 +31,21 @@ def refused_by_basedpyright(path: Path) -> set[int]:
 CHECKERS = pytest.mark.parametrize("refused_by", [refused_by_mypy, refused_by_basedpyright])
 
 
-def test_the_surface_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("name", ["surface", "surface_tasks"])
+def test_the_surface_runs(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(HERE))
-    import surface
-
-    surface.main()
+    importlib.import_module(name).main()
 
 
 @CHECKERS
-def test_the_surface_is_accepted_whole(refused_by) -> None:
-    assert refused_by(HERE / "surface.py") == set()
+@pytest.mark.parametrize("name", ["surface.py", "surface_tasks.py"])
+def test_the_surface_is_accepted_whole(name: str, refused_by) -> None:
+    assert refused_by(HERE / name) == set()
 
 
 @CHECKERS
-def test_wrong_calls_are_refused_and_no_other(refused_by) -> None:
-    path = HERE / "refused.py"
+@pytest.mark.parametrize("name", ["refused.py", "refused_tasks.py"])
+def test_g1_wrong_calls_are_refused_and_no_other(name: str, refused_by) -> None:
+    path = HERE / name
     marked = {n for n, line in enumerate(path.read_text().splitlines(), 1) if line.endswith("# refused")}
     assert refused_by(path) == marked

@@ -1,0 +1,65 @@
+"""Calls of tasks that a type checker must refuse: each line that is marked, and no other."""
+
+from ulak import App, Backoff, Context, Job
+
+app = App("memory://", queues=["mail"])
+
+
+@app.task
+def welcome(email: str, *, loud: bool = False) -> str:
+    raise NotImplementedError
+
+
+@app.task
+async def fetch(url: str) -> bytes:
+    raise NotImplementedError
+
+
+@app.task
+def first(job: Context, n: int) -> int:
+    raise NotImplementedError
+
+
+@app.task
+async def afirst(job: Context, n: int) -> int:
+    raise NotImplementedError
+
+
+welcome.enqueue("ada", loud=True)
+welcome.enqueue(42)  # refused
+welcome.enqueue()  # refused
+welcome.enqueue("ada", True)  # refused
+welcome.enqueue("ada", lod=True)  # refused
+welcome.call(1)  # refused
+welcome.using(delay=1).enqueue(1)  # refused
+welcome(1)  # refused
+fetch.enqueue(b"x")  # refused
+first.enqueue(1)
+first.enqueue("x")  # refused
+first.enqueue(None, 1)  # refused
+first.enqueue(1, job=None)  # refused
+afirst.enqueue("x")  # refused
+welcome.using(dealy=3)  # refused
+welcome.using(priority="high")  # refused
+welcome.using(backoff=lambda attempt, error: 3)  # refused
+job: Job[int] = welcome.enqueue("ada")  # refused
+number: int = fetch.enqueue("x").result()  # refused
+welcome.enqueue_many([fetch.call("x")])  # refused
+app.task(max_retries=3)  # refused
+app.task(timeout="1m")  # refused
+app.task("mail.welcome")  # refused
+App(max_atempts=3)  # refused
+App(queues=3)  # refused
+App(backoff="1s")  # refused
+app.task(backoff=Backoff(1))
+app.workers("8")  # refused
+app.cron(30)  # refused
+app.every("30s")  # refused
+
+
+async def main() -> None:
+    job = await welcome.aenqueue("ada")
+    text: str = await job
+    number: int = await job  # refused
+    await welcome.aenqueue(3)  # refused
+    print(text, number)
