@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ulak import JobOptions, Queue
+from ulak import JobOptions, Queue, TaskOptions, TaskSettings
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -55,3 +55,11 @@ def test_every_option_of_a_job_is_in_the_table_and_in_the_docstring() -> None:
     for option in JobOptions.__annotations__:
         assert f"\n| `{option}` |" in table
         assert re.search(rf"\b{option}\b", Queue.enqueue.__doc__ or ""), option
+
+
+def test_every_setting_of_a_task_is_in_the_table_and_every_option_is_named() -> None:
+    page = (ROOT / "docs/tasks.md").read_text()
+    for setting in TaskSettings.__annotations__:
+        assert re.search(rf"\n\| [^|]*`{setting}`[^|]* \|", page), setting
+    for option in TaskOptions.__annotations__.keys() - JobOptions.__annotations__.keys():
+        assert f"`{option}`" in page
