@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import threading
 
 from ulak.errors import ArgumentError
 
@@ -110,6 +111,31 @@ class Histogram:
 
     def _clamped(self, value_s: float) -> float:
         return min(max(value_s, self._min_s), self._max_s)
+
+
+class RunTimes:
+    """How long jobs ran, by task, of the first `TASKS_MAX` tasks. Any thread may record."""
+
+    TASKS_MAX = 1_000
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._by_task: dict[str | None, Histogram] = {}
+
+    def record(self, task: str | None, run_s: float) -> None:
+        """Count one run."""
+        with self._lock:
+            if (found := self._by_task.get(task)) is None:
+                if len(self._by_task) >= self.TASKS_MAX:
+                    return
+                found = self._by_task[task] = Histogram()
+            found.record(run_s)
+
+    def p99_s(self, task: str | None, runs_min: int) -> float | None:
+        """What 99 of 100 runs did not exceed; None of fewer than `runs_min`."""
+        with self._lock:
+            found = self._by_task.get(task)
+            return None if found is None or found.count < runs_min else found.percentile(99)
 
 
 def _bucket_of(value_s: float) -> int:

@@ -16,6 +16,7 @@ from ulak.core.job import Cancelled, Cause, Dead, Done, Failure, Lease, Verdict
 from ulak.core.store import Tasks
 from ulak.durations import seconds
 from ulak.errors import ArgumentError, PayloadError
+from ulak.worker.pulse import Pulse
 
 
 class Failed(msgspec.Struct, frozen=True, gc=False):
@@ -50,6 +51,10 @@ class Runs(Protocol):
     def tasks(self) -> Tasks:
         """What it knows; jobs of any other task are held."""
 
+    @property
+    def pulse(self) -> Pulse | None:
+        """That of an event loop of its own, if it has one."""
+
     def run(self, lease: Lease, context: Context) -> Ending:
         """Do the work of one delivery; how it ended. Never raises."""
 
@@ -76,6 +81,7 @@ class Handler:
             raise ArgumentError("a handler that yields never runs; make it an ordinary def or async def")
         self._call = call
         self.tasks = NO_TASK
+        self.pulse: Pulse | None = None
         self.is_async = is_async(call)
         self._context_name = _context_parameter(call)
         _check_signature(call, self._context_name)

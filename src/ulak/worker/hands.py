@@ -15,6 +15,7 @@ from ulak.core.flows import Flow
 from ulak.core.job import Cause, Lease
 from ulak.storage.drive import Edge, arun, run
 from ulak.worker.execute import DONE, Ending, Runs
+from ulak.worker.pulse import Pulse
 from ulak.worker.runtime import Crew, Left, Seat
 
 _log = logging.getLogger("ulak")
@@ -34,6 +35,7 @@ class ThreadHands:
         self._crew = crew
         self._handler = handler
         self._threads: dict[int, threading.Thread] = {}
+        self.pulse: Pulse | None = None
 
     def start(self, seat: Seat) -> None:
         """Start a thread for this seat."""
@@ -106,6 +108,7 @@ class LoopHands:
         self._owns_loop = loop is None
         self._loop = loop or asyncio.new_event_loop()
         self._all_left = asyncio.Event()
+        self.pulse: Pulse | None = Pulse(lambda: self._loop)
 
     def open(self) -> None:
         """Start the loop's own thread, if it has one."""

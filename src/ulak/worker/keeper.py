@@ -11,7 +11,9 @@ from ulak.core import flows
 from ulak.core.flows import LOOK_AGAIN_S, Flow, ask, least
 from ulak.core.job import Outcome
 from ulak.core.store import Line, Store, Until
+from ulak.errors import StorageBusy, StorageFull, StorageUnavailable
 from ulak.worker.runtime import Crew
+from ulak.worker.seldom import again
 
 _log = logging.getLogger("ulak")
 
@@ -62,7 +64,7 @@ class Keeper:
                 self._horizon_s = None
                 went_well = True
                 for duty in self._duties:
-                    went_well &= yield from _guard(duty)
+                    went_well &= yield from self._guard(duty)
                 due_s = min((self._renew_at, *self._due_at.values())) - (yield from flows.now())
                 # What failed is not tried again at once, also where a lease that has ended says "now".
                 horizon_s = self._horizon_s if went_well else None
@@ -72,7 +74,7 @@ class Keeper:
             for line in lines:
                 line.leave(signal)
         # From here and not from who ends the pool, so that no beat of a round that still ran comes after it.
-        yield from _guard(self._depart)
+        yield from self._guard(self._depart)
 
     def _depart(self) -> Flow[None]:
         yield from ask(Store.depart, self._crew.worker)
@@ -126,12 +128,22 @@ class Keeper:
         again_s = yield from duty()
         self._due_at[duty] = now + (LOOK_AGAIN_S if again_s is None else max(0.0, again_s))
 
-
-def _guard(duty: Callable[[], Flow[None]]) -> Flow[bool]:
-    """Do a duty; whether it went well."""
-    try:
-        yield from duty()
-    except Exception:  # noqa: BLE001 - a store may fail in its own way, and the other duties must go on
-        _log.exception("a duty of the worker pool failed; it is tried again")
-        return False
-    return True
+    def _guard(self, duty: Callable[[], Flow[None]]) -> Flow[bool]:
+        """Do a duty; whether it went well."""
+        try:
+            yield from duty()
+        except Exception as error:  # noqa: BLE001 - a store fails in its own way; the other duties must go on
+            kind = f"{getattr(duty, '__name__', duty)} {type(error).__name__}"
+            kept_back = self._crew.seldom.may_say(kind, (yield from flows.now()))
+            if kept_back is not None:
+                _log.warning(
+                    "a duty of the workers of queue %s failed, and is tried again: %s: %s%s",
+                    self._crew.label,
+                    type(error).__name__,
+                    error,
+                    again(kept_back),
+                    # A store that does not answer needs no traceback.
+                    exc_info=not isinstance(error, StorageUnavailable | StorageBusy | StorageFull),
+                )
+            return False
+        return True

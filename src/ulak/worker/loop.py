@@ -9,6 +9,7 @@ from concurrent.futures import CancelledError
 from typing import Any, TypeVar
 
 from ulak.worker.hands import run_through
+from ulak.worker.pulse import Pulse
 
 R = TypeVar("R")
 
@@ -26,6 +27,7 @@ class SharedLoop:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._end: asyncio.Event | None = None
         self._is_closed = False
+        self.pulse = Pulse(lambda: self._loop)
 
     def run(self, coroutine: Coroutine[Any, Any, R]) -> R:
         """Run a coroutine there, and wait for it. Raises LoopGone, and what it raises."""

@@ -22,6 +22,7 @@ from ulak.storage.drive import arun, run
 from ulak.worker.execute import Runs
 from ulak.worker.hands import AnyHands, LoopHands, ThreadHands, replace_lost
 from ulak.worker.keeper import Duty, Keeper
+from ulak.worker.overseer import Overseer
 from ulak.worker.runtime import Crew, PoolMetrics, Report
 
 _log = logging.getLogger("ulak")
@@ -48,6 +49,7 @@ class BasePool:
         turns: Mapping[str, int] | None = None,
         duties: Sequence[Duty] = (),
         events: Events | None = None,
+        jobs_max: int | None = None,
     ) -> None:
         if type(count) is not int or not 1 <= count <= COUNT_MAX:
             raise ArgumentError(f"count is the number of workers: an int from 1 to {COUNT_MAX:,}")
@@ -71,6 +73,7 @@ class BasePool:
             tasks=handler.tasks,
             turns=turns,
             told=events,
+            jobs_max=jobs_max,
         )
         self._hands: AnyHands | None = None
         self._first_end = threading.Lock()
@@ -116,7 +119,9 @@ class BasePool:
         hands.open()
         for seat in self._crew.seats:
             hands.start(seat)
-        keeper = Keeper(self._crew, lambda: replace_lost(self._crew, hands), self._duties)
+        pulses = [pulse for pulse in (hands.pulse, self._handler.pulse) if pulse is not None]
+        duties = [*self._duties, Overseer(self._crew, pulses).duty]
+        keeper = Keeper(self._crew, lambda: replace_lost(self._crew, hands), duties)
         name = f"ulak-{self._crew.label}-keeper"
         self._keeper = threading.Thread(target=self._keep, args=(keeper,), name=name, daemon=True)
         self._keeper.start()
@@ -173,6 +178,12 @@ class BasePool:
             return (yield from self._drain(None))
         return (yield from self._shutdown(None))
 
+    def _join(self, timeout: float | timedelta | None) -> Flow[bool]:
+        self._refuse_in_handler("join()")
+        self._started()
+        timeout_s = None if timeout is None else seconds(timeout, name="timeout")
+        return (yield from self._crew.left(timeout_s))
+
     def _metrics(self) -> Flow[PoolMetrics]:
         self._started()
         return (yield from self._crew.metrics())
@@ -213,6 +224,14 @@ class Pool(BasePool):
         """
         return run(self._edge, self._shutdown(grace))
 
+    def join(self, timeout: float | timedelta | None = None) -> bool:
+        """Wait until the workers have left by themselves, at most so long; whether they have.
+
+        They leave once every producer has finished and nothing is open, or after the last job that they may
+        run. End the pool by `drain` or `shutdown` all the same.
+        """
+        return run(self._edge, self._join(timeout))
+
     def metrics(self) -> PoolMetrics:
         """What happened in the queue since the pool started."""
         return run(self._edge, self._metrics())
@@ -251,6 +270,10 @@ class AsyncPool(BasePool):
     async def shutdown(self, grace: float | timedelta | None = None) -> Report:
         """As `Pool.shutdown`."""
         return await arun(self._edge, self._shutdown(grace))
+
+    async def join(self, timeout: float | timedelta | None = None) -> bool:
+        """As `Pool.join`."""
+        return await arun(self._edge, self._join(timeout))
 
     async def metrics(self) -> PoolMetrics:
         """As `Pool.metrics`."""

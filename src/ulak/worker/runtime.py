@@ -18,9 +18,11 @@ from ulak.core.store import Line, Settled, Settlement, Signal, Store, Tasks, Unt
 from ulak.errors import StorageBusy, StorageFull, StorageUnavailable
 from ulak.events import Events
 from ulak.local import LocalQueue
+from ulak.metrics import RunTimes
 from ulak.storage.line import WaitLine
 from ulak.ways import quick_hands
 from ulak.worker.execute import DONE, NO_TASK, Ending, Failed
+from ulak.worker.seldom import Seldom, again
 from ulak.worker.turns import Turns
 
 _log = logging.getLogger("ulak")
@@ -126,6 +128,7 @@ class Crew:
         tasks: Tasks = NO_TASK,
         turns: Mapping[str, int] | None = None,
         told: Events | None = None,
+        jobs_max: int | None = None,
     ) -> None:
         self.store = store
         self.local_queues = tuple(local_queues)
@@ -139,11 +142,14 @@ class Crew:
         self.stopped = False
         self.gone = WaitLine(Until.DRAINED)
         self.events = told or Events()
-        # Several queues have an order among them, which the short way of one does not know.
-        is_one = len(self.queues) == 1
-        self.quick = (
-            quick_hands(store, self.local_queues[0], worker=worker, lease_s=lease_s) if is_one else None
-        )
+        self.quick = None
+        # Several queues have an order among them, which one short way does not know; and it does not count.
+        if len(self.queues) == 1 and jobs_max is None:
+            self.quick = quick_hands(store, self.local_queues[0], worker=worker, lease_s=lease_s)
+        self.run_times = RunTimes()
+        self.seldom = Seldom()
+        self._away_since: float | None = None
+        self._jobs_left = jobs_max
         self._turns = Turns(self.queues, turns)
         self._local_of = {local.name: local for local in local_queues}
         self._ack = self._ack_joined if store.capabilities.transactions else None
@@ -176,8 +182,9 @@ class Crew:
         self._start_stale, self._start_rejected = self._refused()
 
     def _refused(self) -> tuple[int, int]:
-        return sum(local.stale for local in self.local_queues), sum(
-            local.rejected for local in self.local_queues
+        return (
+            sum(local.stale for local in self.local_queues),
+            sum(local.rejected for local in self.local_queues),
         )
 
     def metrics(self) -> Flow[PoolMetrics]:
@@ -214,7 +221,8 @@ class Crew:
                     left = list(settlements)
                     if self.stopped:
                         return
-                    yield from flows.sleep(signal, LOOK_AGAIN_S)
+                    # Not all at once, when it is back.
+                    yield from flows.sleep(signal, LOOK_AGAIN_S * (0.5 + (yield from flows.draw())))
                     continue
                 settled, leases = turned
                 self._note(settlements, settled, seat.run_s)
@@ -253,20 +261,28 @@ class Crew:
     ) -> Flow[tuple[list[Settled], list[Lease]] | None]:
         """Settle and claim; None if the store is away. Settling the same leases again later is safe."""
         try:
-            return (
-                yield from ask(
-                    Store.turn,
-                    settlements,
-                    self._turns.next(),
-                    limit,
-                    worker=self.worker,
-                    lease_s=self.lease_s,
-                    tasks=self.tasks,
-                )
+            turned = yield from ask(
+                Store.turn,
+                settlements,
+                self._turns.next(),
+                limit,
+                worker=self.worker,
+                lease_s=self.lease_s,
+                tasks=self.tasks,
             )
         except (StorageUnavailable, StorageBusy, StorageFull) as error:
-            _log.warning("worker %d of queue %s waits for its store: %s", seat.number, self.label, error)
+            now = yield from flows.now()
+            self._away_since = now if self._away_since is None else self._away_since
+            if (kept_back := self.seldom.may_say(type(error).__name__, now)) is not None:
+                text = "worker %d of queue %s waits for its store: %s%s"
+                _log.warning(text, seat.number, self.label, error, again(kept_back))
             return None
+        if self._away_since is not None:
+            since, self._away_since = self._away_since, None
+            self.seldom.forget()
+            away_s = (yield from flows.now()) - since
+            _log.warning("the store of queue %s answers again, after %.1f s", self.label, away_s)
+        return turned
 
     def _stand(self, standing: list[Line], signal: Signal) -> Flow[bool]:
         """Join the lines that an idle worker stands in; whether it joined one and must look again."""
@@ -294,6 +310,7 @@ class Crew:
             return Hold()
         context = Context(lease, _ack=self._ack)
         seat.running = lease, context
+        self._spend()
         began = yield from flows.now()
         if self.events.is_heard:
             self.events.tell(events.started(lease))
@@ -306,6 +323,14 @@ class Crew:
             seat.running = None
             return None
         return ending if isinstance(ending, Failed) else _ROLLED_BACK
+
+    def _spend(self) -> None:
+        """Count a job that begins; after the last that the pool may run, it takes no more."""
+        if self._jobs_left is not None:
+            self._jobs_left -= 1
+            if self._jobs_left <= 0 and self.taking:
+                self.taking = False
+                self.wake_all()
 
     def _ack_joined(self, lease: Lease, connection: object) -> None:
         """`Context.ack`, in the handler's own thread."""
@@ -342,8 +367,10 @@ class Crew:
         for (lease, verdict), answer in zip(settlements, settled, strict=True):
             if answer is Outcome.STALE:
                 self._local_of[lease.queue].count_stale(1)
-            elif answer is State.SUCCEEDED and not self.is_telling:
-                continue
+            elif answer is State.SUCCEEDED:
+                self.run_times.record(lease.task, run_s)
+                if not self.is_telling:
+                    continue
             self.events.tell(events.settled(lease, verdict, answer, run_s))
 
     def lost(self, seat: Seat) -> Flow[None]:
@@ -362,6 +389,21 @@ class Crew:
                 self._note([(lease, verdict)], settled, 0.0)
 
     # The end
+
+    def left(self, timeout_s: float | None) -> Flow[bool]:
+        """Wait until every worker has left, for at most `timeout_s`; whether they have."""
+        start = yield from flows.now()
+        signal = yield from flows.new_signal()
+        self.gone.join(signal)
+        try:
+            while True:
+                signal.clear()
+                left_s = None if timeout_s is None else start + timeout_s - (yield from flows.now())
+                if self.size == 0 or (left_s is not None and left_s <= 0):
+                    return self.size == 0
+                yield from flows.sleep(signal, least(left_s, LOOK_AGAIN_S))
+        finally:
+            self.gone.leave(signal)
 
     def drain(self, timeout_s: float | None, grace_s: float, hands: Hands) -> Flow[Report]:
         """Run until every registered producer has finished and nothing is left that could run, then stop.

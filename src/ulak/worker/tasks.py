@@ -22,6 +22,7 @@ from ulak.shape import Arguments
 from ulak.worker.advice import Advice, Policy
 from ulak.worker.execute import DONE, Ending, Failed, ending_of
 from ulak.worker.loop import LoopGone, SharedLoop
+from ulak.worker.pulse import Pulse
 
 ErrorTypes: TypeAlias = type[BaseException] | tuple[type[BaseException], ...]
 Around: TypeAlias = Callable[[Context], AbstractContextManager[Any]]
@@ -80,6 +81,7 @@ class TaskHandler:
         # Tasks that are not all async run in threads; those that are then share one event loop.
         self.is_async = bool(by_name) and all(task.is_async for task in by_name.values())
         self._loop = SharedLoop(f"ulak-tasks-{next(_numbers)}-loop")
+        self.pulse: Pulse | None = self._loop.pulse
         self._advice: dict[str, Advice] = {}
 
     def open(self) -> None:
@@ -119,13 +121,13 @@ class TaskHandler:
         set_current(context)
         try:
             if not self._arounds:
-                return self._finish(task, context, task.function(*args, **kwargs))
+                return _finished(task, context, self._call(task, args, kwargs))
             # What stands if one of them swallows what was raised.
             ending: Ending = DONE
             with contextlib.ExitStack() as stack:
                 for around in self._arounds:
                     stack.enter_context(around(context))
-                ending = self._finish(task, context, task.function(*args, **kwargs))
+                ending = _finished(task, context, self._call(task, args, kwargs))
             return ending  # noqa: RET504, TRY300 - only what swallows exceptions gets here without it
         except LoopGone:
             raise
@@ -153,7 +155,7 @@ class TaskHandler:
         set_current(context)
         try:
             if task.timeout_s is None and not self._arounds:
-                return self._finish(task, context, await task.function(*called[0], **called[1]))
+                return _finished(task, context, await _acall(task, called))
             return await self._arun_within(task, context, called)
         except BaseException as error:  # noqa: BLE001 - as above
             failed = _judged(task, context, error)
@@ -170,22 +172,14 @@ class TaskHandler:
             for around in self._arounds:
                 stack.enter_context(around(context))
             async with asyncio.timeout(task.timeout_s):
-                result = await task.function(*called[0], **called[1])
-            ending = self._finish(task, context, result)
+                result = await _acall(task, called)
+            ending = _finished(task, context, result)
         return ending  # noqa: RET504 - as above
 
-    def _finish(self, task: Runnable, context: Context, result: object) -> Ending:
-        """How a delivery ends whose function has returned. Raises what makes it a failure."""
-        if result is None:
-            body = None
-        else:
-            if isinstance(result, CoroutineType):
-                # A def that gives a coroutine: what a decorator made of an async def, perhaps.
-                result = self._loop.run(result)
-            body = task.parameters.encode_result(result)
-        if context.timed_out:
-            raise TimeoutError
-        return DONE if body is None else Done(body)
+    def _call(self, task: Runnable, args: tuple[Any, ...], kwargs: dict[str, Any]) -> object:
+        result: object = task.function(*args, **kwargs)
+        # A def that gives a coroutine: what a decorator has made of an async def, perhaps.
+        return self._loop.run(result) if isinstance(result, CoroutineType) else result
 
     def _limit(self, context: Context, timeout_s: float) -> None:
         clock, end = self._clock, self._clock.interval() + timeout_s
@@ -218,6 +212,19 @@ def _called(task: Runnable, lease: Lease, context: Context) -> Arguments | Endin
     if parameters.context_is_first:
         return (context, *args), kwargs
     return args, {**kwargs, parameters.context_name: context}
+
+
+async def _acall(task: Runnable, called: Arguments) -> object:
+    result: object = await task.function(*called[0], **called[1])
+    return await result if isinstance(result, CoroutineType) else result
+
+
+def _finished(task: Runnable, context: Context, result: object) -> Ending:
+    """How a delivery ends whose function has returned. Raises what makes it a failure."""
+    body = None if result is None else task.parameters.encode_result(result)
+    if context.timed_out:
+        raise TimeoutError
+    return DONE if body is None else Done(body)
 
 
 def _judged(task: Runnable, context: Context, error: BaseException) -> Ending:
