@@ -212,7 +212,7 @@ FOLDED = datetime(2026, 10, 25, 2, 30, fold=1)  # noqa: DTZ001
         (Decimal, Decimal("NaN"), "it would not come back equal"),
         (Decimal, Decimal("sNaN"), "cannot be compared"),
         (Decimal, 1, "argument 'x' got int, expected decimal.Decimal"),
-        (uuid.UUID, str(uuid.uuid4()), "argument 'x' got str, expected uuid.UUID"),
+        (uuid.UUID, "a8ccc002-72d9-4fd9-85e8-cce5cbfc6408", "argument 'x' got str, expected uuid.UUID"),
         (Colour, "red", "argument 'x' got str, expected tests.tasks.test_arguments.Colour"),
         (Level, 1, "argument 'x' got int, expected"),
         (str, b"x", "argument 'x' got bytes, expected str"),
@@ -579,7 +579,7 @@ def test_a_result_whose_annotation_is_never_there_is_plain_json() -> None:
     assert p.encode((), {}) == b"{}"
     assert p.decode_result(p.encode_result({"a": 1})) == {"a": 1}
     with pytest.raises(PayloadError):
-        p.encode_result(uuid.uuid4())
+        p.encode_result(uuid.UUID("a8ccc002-72d9-4fd9-85e8-cce5cbfc6408"))
 
 
 def test_a_result_that_cannot_travel_is_refused_when_the_task_is_made() -> None:
