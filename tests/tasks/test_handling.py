@@ -153,6 +153,36 @@ def test_a_def_that_gives_a_coroutine_has_it_awaited(app: App) -> None:
     assert job.result() == 8
 
 
+def test_a_coroutine_that_gives_another_has_that_awaited_too(app: App) -> None:
+    async def inner() -> int:
+        await asyncio.sleep(0)
+        return 3
+
+    async def outer() -> Any:
+        return inner()
+
+    job = app.task(name="t")(outer).enqueue()
+    run_all(app)
+    assert job.result() == 3
+
+
+def test_an_exit_of_a_given_coroutine_leaves_the_loop_to_others(app: App) -> None:
+    async def leave() -> None:
+        raise SystemExit
+
+    async def stay() -> int:
+        return 3
+
+    def of(function: Any) -> Any:
+        return lambda: function()  # noqa: PLW0108 - so that it is no async def
+
+    jobs = [app.task(name=f"t{n}", max_attempts=1)(of(leave)).enqueue() for n in range(3)]
+    jobs.append(app.task(name="t")(of(stay)).enqueue())
+    run_all(app)
+    assert [job.wait() for job in jobs] == [State.DEAD] * 3 + [State.SUCCEEDED]
+    assert jobs[-1].result() == 3
+
+
 def test_tasks_of_both_kinds_run_at_once_in_one_pool(app: App) -> None:
     with Gate() as gate:
         work = {kind: gate.handler(kind) for kind in KINDS}
