@@ -18,6 +18,7 @@ from tests.race.stage import (
     figures,
     full,
     plain,
+    set_aside,
     tidy,
     timed,
     twin,
@@ -40,7 +41,7 @@ from ulak.core.store import (
 from ulak.errors import ArgumentError
 
 Scene = Callable[[Stage], None]
-SCENES: tuple[Scene, ...] = (busy, full, timed, calm, tidy)
+SCENES: tuple[Scene, ...] = (busy, full, timed, calm, tidy, set_aside)
 # Where it does not show which ended jobs are still kept.
 SHOWN: tuple[Scene, ...] = (busy, full, calm)
 
@@ -154,6 +155,7 @@ _LEASES: dict[Scene, set[str]] = {
     timed: {"mine", "late"},
     calm: {"mine", "second"},
     tidy: {"mine", "second"},
+    set_aside: {"mine"},
 }
 
 
@@ -419,14 +421,16 @@ OPERATIONS: Sequence[Operation] = (
     amend(Redrive(), "dead", scenes=(busy, full)),
     amend(Redrive(), "gone", scenes=(busy, full)),
     amend(Redrive()),
-    amend(Redrive(), "held", "dead"),
-    amend(Redrive(), "refused"),
+    amend(Redrive(), "held", "dead", scenes=(busy, set_aside)),
+    amend(Redrive(), "refused", scenes=(set_aside,)),
+    amend(Edit(b"edited", "bytes"), "refused", "held", scenes=(set_aside,)),
+    amend(Cancel(), "refused", scenes=(set_aside,)),
     amend(Cancel(), "low", scenes=(busy, calm)),
     amend(Cancel(), "high", scenes=(busy, calm)),
     amend(Cancel(), "mine", scenes=SHOWN),
     amend(Cancel(), "keyed", scenes=(busy, full)),
     amend(Cancel(), "high", "later", "low", "held"),
-    amend(Reprioritise(7), "low", "held", "refused"),
+    amend(Reprioritise(7), "low", "held", scenes=(busy, set_aside)),
     amend(Reprioritise(-1), "mine", force=True, scenes=SHOWN),
     amend(Reprioritise(-1), "mine", "high", scenes=(busy, calm)),
     amend(Delete(), "low", scenes=(busy, calm)),
@@ -453,7 +457,7 @@ OPERATIONS: Sequence[Operation] = (
     get("mine", "second", "high", scenes=(calm,)),
     get("keyed", "held"),
     get("low", "held", "high", "later"),
-    get("refused", "held", "mine"),
+    get("refused", "held", "mine", scenes=(set_aside,)),
     scan(Filter(queue=Q), 0, 100),
     scan(Filter(states=("ready", "leased")), 5, 4),
     counting(lambda stage: stage.store.counts([Q])[Q]),

@@ -157,7 +157,6 @@ def busy(stage: Stage) -> None:
     stage.add("theirs", priority=9, max_attempts=1)
     stage.take("theirs", worker="w2")
     stage.put("held", Hold(), task="send")
-    stage.put("refused", Hold(Cause.UNDECODABLE), task="send")
     stage.wait(5.0)
     stage.add("low")
     stage.add("keyed", unique_key="u1", idempotency_key="i1")
@@ -178,6 +177,17 @@ def calm(stage: Stage) -> None:
     stage.add("low")
     stage.add("high", priority=1)
     stage.add("last")
+
+
+def set_aside(stage: Stage) -> None:
+    """Held jobs, some of them refused, before all others."""
+    stage.put("refused", Hold(Cause.UNDECODABLE), task="send", unique_key="u2")
+    stage.put("held", Hold(), task="send")
+    stage.put("dead", Dead())
+    stage.add("mine", priority=9)
+    stage.take("mine")
+    stage.add("low")
+    stage.change(capacity=4)
 
 
 def tidy(stage: Stage) -> None:
