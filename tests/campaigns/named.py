@@ -16,6 +16,12 @@ _POOL = (
     "tests/worker/test_pool.py",
 )
 _DIRECT = ("tests/storage/test_direct.py",)
+_HELD = ("tests/contract/test_storage_refused.py",)
+_ENDS = (
+    "tests/contract/test_storage_ends.py",
+    "tests/storage/test_ends.py",
+    "tests/race/test_preempt_ends.py",
+)
 _MACHINE = ("tests/contract/test_machine.py",)
 
 
@@ -117,8 +123,8 @@ MUTANTS = (
     Mutant(
         "an end frees no slot",
         "storage/shelf.py",
-        "            self.left += 1\n            self._free(row)\n            self.trim",
-        "            self._free(row)\n            self.trim",
+        "            self.left += 1\n            self._free(row)\n            self._over",
+        "            self._free(row)\n            self._over",
         _CASES,
     ),
     Mutant(
@@ -213,9 +219,35 @@ MUTANTS = (
     Mutant(
         "redrive keeps the attempts",
         "storage/acts.py",
-        "uncounted=row.delivery",
-        "uncounted=0",
+        "0, row.delivery, False",
+        "0, 0, False",
         _CASES + _UPKEEP,
+    ),
+    Mutant(
+        "redrive of a held job needs room",
+        "storage/acts.py",
+        "if has_ended and shelf.capacity is not None",
+        "if shelf.capacity is not None",
+        _HELD,
+    ),
+    Mutant("refused jobs are taken", "storage/order.py", "if row.is_refused:", "if not row:", _HELD),
+    Mutant(
+        "an end is told to nobody", "storage/shelf.py", "if self._awaited.waiting:", "if not self:", _ENDS
+    ),
+    Mutant(
+        "a quick ack is told to nobody",
+        "storage/direct.py",
+        "        if ends_waiting:\n",
+        "        if 0:\n",
+        _ENDS,
+    ),
+    Mutant("a line outlives its waiters", "storage/ends.py", "if not signals:", "if signals:", _ENDS),
+    Mutant(
+        "a line is joined outside its lock",
+        "storage/ends.py",
+        "        with self._lock:\n",
+        "        if 1:\n",
+        _ENDS,
     ),
     Mutant(
         "idempotency key is forgotten",
