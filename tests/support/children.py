@@ -7,7 +7,6 @@ child says words with `Parent.say`, which `Child.hear` waits for, and the other 
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import importlib
 import json
 import os
@@ -20,10 +19,10 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+from tests.support.leash import end_with
 from tests.support.waiting import WAIT_S
 
 _ROOT = Path(__file__).parents[2]
-_PR_SET_PDEATHSIG = 1
 _GONE = object()
 
 Role = Callable[..., None]
@@ -160,14 +159,6 @@ class Parent:
         """Wait until the test says something, which must be this word."""
         said = self.next_word()
         assert said == word, said
-
-
-def end_with(parent_pid: int) -> None:
-    """Have this process killed when its parent dies; where that can be said it also reaches a frozen one."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-        if os.getppid() != parent_pid:
-            os.kill(os.getpid(), signal.SIGKILL)
 
 
 def _main(parent_pid: str, module: str, name: str, arguments: str) -> None:

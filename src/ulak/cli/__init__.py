@@ -12,7 +12,7 @@ import sys
 from collections.abc import Sequence
 
 from ulak import __version__
-from ulak.cli import demo, doctor, inspect
+from ulak.cli import demo, doctor, inspect, schedules, work
 from ulak.cli.options import Parser, add_verbose
 from ulak.cli.output import say, visible
 from ulak.errors import (
@@ -71,6 +71,8 @@ def _parser() -> Parser:
     parser.set_defaults(run=lambda _: _no_command(parser), more_verbose=0)
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", parser_class=Parser)
     demo.add(commands)
+    work.add(commands)
+    schedules.add(commands)
     inspect.add(commands)
     doctor.add(commands)
     return parser

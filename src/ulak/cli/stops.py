@@ -8,12 +8,30 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 from types import FrameType, TracebackType
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 _SHOW_CURSOR = b"\x1b[?25h\n"
+
+
+LOOK_EVERY_S = 0.2
+
+T = TypeVar("T")
+
+
+def next_note(inbox: SimpleQueue[T]) -> T:
+    """What comes next into the inbox of the main thread.
+
+    A signal that comes just before a thread falls asleep, or that the system gives to another thread, wakes
+    nobody: its handler runs when the main thread runs next, so that looks by itself.
+    """
+    while True:
+        try:
+            return inbox.get(timeout=LOOK_EVERY_S)
+        except Empty:
+            continue
 
 
 class Stopped(KeyboardInterrupt):

@@ -1,0 +1,259 @@
+"""From `module:app` on a command line to the App: its module is imported once, under its own name."""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import inspect
+import os
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING
+
+from ulak.errors import ConfigError
+
+if TYPE_CHECKING:
+    from ulak.app import App
+
+_FORM = "an App is named as MODULE:NAME, such as hello:app, hello.py:app or shop.jobs:app"
+_NAMES_SHOWN = 6
+_TEXT_CHARS_MAX = 300
+_TEXT_LINES_MAX = 3
+
+
+def load_app(target: str) -> App:
+    """The App that the target names.
+
+    target: `hello:app`, `shop.jobs:app`, `hello.py:app`; `hello` alone for its only App, or the one that is
+    called `app`. The current directory comes first on Python's path, before that the file's own.
+    Raises ConfigError for what cannot be loaded; what the module raised is its cause.
+    """
+    place, colon, attribute = target.partition(":")
+    file = Path(place) if place.endswith(".py") or os.sep in place else None
+    is_form = file is not None or all(place.split("."))
+    if not is_form or (colon and not all(map(str.isidentifier, attribute.split(".")))):
+        raise ConfigError(f"{_cut(target)!r} names no App\n  {_FORM}")
+    _put_on_path(Path.cwd())
+    if file is None:
+        module = _imported(place, target)
+    else:
+        module = _imported(_name_of(file, target), target)
+        _refuse_another(module, file)
+    found = _named(module, attribute, target) if attribute else _only(module, target)
+    _refuse_stranger(found, module, attribute, target)
+    return found  # type: ignore[return-value]
+
+
+def _put_on_path(folder: Path) -> None:
+    if sys.path[:1] != [str(folder)]:
+        sys.path.insert(0, str(folder))
+
+
+def _name_of(file: Path, target: str) -> str:
+    """The name under which others import the file's module too, once its folder has been put on the path."""
+    if not file.is_file() or file.suffix != ".py":
+        raise ConfigError(
+            f"there is no Python file {_cut(str(file))}{_nearest_file(file, target)}\n  {_set_by(target)}"
+        )
+    if "." in file.stem:
+        raise ConfigError(f"{file.name} cannot be imported, since its name has a dot in it: rename it")
+    file = file.absolute()
+    folder, parts = file.parent, [] if file.stem == "__init__" else [file.stem]
+    while (folder / "__init__.py").is_file():
+        parts.insert(0, folder.name)
+        folder = folder.parent
+    _put_on_path(folder)
+    return ".".join(parts)
+
+
+def _imported(name: str, target: str) -> ModuleType:
+    try:
+        return importlib.import_module(name)
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:
+        if isinstance(error, ModuleNotFoundError) and error.name and f"{name}.".startswith(f"{error.name}."):
+            raise ConfigError(_no_module(name, error.name, target)) from None
+        raise ConfigError(_broken(name, error, target)) from error
+
+
+def _refuse_another(module: ModuleType, file: Path) -> None:
+    """A file that is called like a module which is loaded already, such as queue.py, is not the one meant."""
+    found = getattr(module, "__file__", None)
+    if found is None or not file.samefile(found):
+        where = found or "built into Python"
+        raise ConfigError(
+            f"{file} cannot be imported: {module.__name__!r} is the name of another module ({where})\n"
+            f"  rename the file"
+        )
+
+
+def _only(module: ModuleType, target: str) -> object:
+    """The App called `app`, or the only one."""
+    from ulak.app import App
+
+    apps = {name: value for name, value in vars(module).items() if isinstance(value, App)}
+    if "app" in apps:
+        return apps["app"]
+    if len({id(app) for app in apps.values()}) > 1:
+        choice = ", ".join(f"{target}:{name}" for name in list(apps)[:_NAMES_SHOWN])
+        raise ConfigError(f"{_file_of(module)} has several Apps; name one of {choice}")
+    if not apps:
+        raise ConfigError(
+            f"{_file_of(module)} has no App{_contents(module)}\n"
+            f'  make one at the level of the module: app = ulak.App("sqlite:///jobs.db")\n  {_set_by(target)}'
+        )
+    return next(iter(apps.values()))
+
+
+def _named(module: ModuleType, attribute: str, target: str) -> object:
+    found: object = module
+    for part in attribute.split("."):
+        names = [name for name in dir(found) if not name.startswith("__")]
+        if not hasattr(found, part):
+            near = difflib.get_close_matches(part, names, 1)
+            hint = f"; did you mean {near[0]!r}?" if near else _contents(module)
+            raise ConfigError(f"{_file_of(module)} has no {attribute!r}{hint}\n  {_set_by(target)}")
+        found = getattr(found, part)
+    return found
+
+
+def _refuse_stranger(found: object, module: ModuleType, attribute: str, target: str) -> None:
+    """Raises ConfigError for what is no App, with what to name instead."""
+    from ulak.app import App
+
+    if isinstance(found, App):
+        return
+    apps = [name for name, value in vars(module).items() if isinstance(value, App)]
+    place = target.partition(":")[0]
+    if apps:
+        fix = f"the module's App is {', '.join(f'{place}:{name}' for name in apps[:_NAMES_SHOWN])}"
+    elif inspect.isroutine(found):
+        fix = f"functions are not called here: add a line app = {attribute}(), and name {place}:app"
+    else:
+        fix = 'an App is made by app = ulak.App("sqlite:///jobs.db"), at the level of the module'
+    what = f"{attribute!r} of {_file_of(module)} is {_a(_kind_of(found))}, not an App"
+    raise ConfigError(f"{what}\n  {fix}\n  {_set_by(target)}")
+
+
+# What errors say
+
+
+def _no_module(name: str, missing: str, target: str) -> str:
+    """missing: the part of the name that is not there: `shp` of `shp.jobs`."""
+    parent, _, last = missing.rpartition(".")
+    holder = sys.modules.get(parent)
+    if holder is not None and not hasattr(holder, "__path__"):
+        hint = f"; did you mean {parent}:{last}?" if hasattr(holder, last) else ""
+        return f"there is no module {name!r}: {parent} is no package{hint}\n  {_set_by(target)}"
+    folder = Path.cwd().joinpath(*parent.split("."))
+    near = difflib.get_close_matches(last, _modules_in(folder), 1)
+    if near:
+        right = ".".join(part for part in (parent, near[0]) if part) + name.removeprefix(missing)
+        hint = f"; did you mean {right}{target.removeprefix(name)}?"
+    else:
+        hint = "\n  go to the directory that has it, or give its path: path/to/file.py:app"
+    return f"there is no module {name!r} in {folder} or elsewhere on Python's path{hint}\n  {_set_by(target)}"
+
+
+def _nearest_file(file: Path, target: str) -> str:
+    if file.is_dir():
+        return ": that is a folder"
+    near = difflib.get_close_matches(file.name, [f"{stem}.py" for stem in _modules_in(file.parent)], 1)
+    _, colon, attribute = target.partition(":")
+    return f"; did you mean {file.parent / near[0]}{colon}{attribute}?" if near else f" in {Path.cwd()}"
+
+
+def _modules_in(folder: Path) -> list[str]:
+    try:
+        entries = sorted(folder.iterdir())
+    except OSError:
+        return []
+    return [entry.stem for entry in entries if entry.suffix == ".py" or (entry / "__init__.py").is_file()]
+
+
+def _broken(name: str, error: BaseException, target: str) -> str:
+    from ulak.capture import capture
+
+    shown = capture(error)
+    text = [_cut(line.strip()) for line in shown.text.splitlines()[:_TEXT_LINES_MAX]] or [""]
+    lines = [f"importing {name} raised {shown.type}: {text[0]}".rstrip(": "), *text[1:]]
+    lines.append(f"at {_place_of(error)}; -v shows the whole traceback")
+    if isinstance(error, ModuleNotFoundError):
+        lines.append(f"is that installed for {sys.executable}?")
+    elif isinstance(error, SystemExit):
+        lines.append('put what only a script does under: if __name__ == "__main__":')
+    return "\n  ".join([*lines, _set_by(target)])
+
+
+def _place_of(error: BaseException) -> str:
+    """File and line of what went wrong: the last that is the user's own, if any is."""
+    import traceback
+
+    if isinstance(error, SyntaxError) and error.filename:
+        return f"{_short(error.filename)}:{error.lineno}"
+    frames = traceback.extract_tb(error.__traceback__)
+    frame = ([frame for frame in frames if not _is_library(frame.filename)] or frames)[-1]
+    return f"{_short(frame.filename)}:{frame.lineno}, in {frame.name}"
+
+
+def _is_library(filename: str) -> bool:
+    import sysconfig
+
+    # Also ulak's own files, since what an annotation of the user's does wrong is found out there.
+    folders = [
+        Path(__file__).parents[1],
+        *map(Path, map(sysconfig.get_path, ("stdlib", "purelib", "platlib"))),
+    ]
+    return filename.startswith("<") or any(Path(filename).is_relative_to(folder) for folder in folders)
+
+
+def _short(filename: str) -> str:
+    path = Path(filename)
+    return str(path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path)
+
+
+def _file_of(module: ModuleType) -> str:
+    file = getattr(module, "__file__", None)
+    return f"module {module.__name__}" if file is None else f"{_short(file)}"
+
+
+def _contents(module: ModuleType) -> str:
+    """What the module has of its own, by name and kind."""
+    own = [
+        f"{name} ({_kind_of(value)})"
+        for name, value in vars(module).items()
+        if not name.startswith("_") and not inspect.ismodule(value) and _is_from(value, module)
+    ]
+    more = ", …" if len(own) > _NAMES_SHOWN else ""
+    return f"; it has {', '.join(own[:_NAMES_SHOWN])}{more}" if own else "; it is empty"
+
+
+def _is_from(value: object, module: ModuleType) -> bool:
+    """Whether the module made it, as far as one can tell."""
+    return not (inspect.isclass(value) or inspect.isroutine(value)) or value.__module__ == module.__name__
+
+
+def _kind_of(value: object) -> str:
+    from ulak.app import App
+    from ulak.task import Task
+
+    if isinstance(value, App | Task):
+        return "App" if isinstance(value, App) else "task"
+    if inspect.isclass(value) or inspect.isroutine(value):
+        return "class" if inspect.isclass(value) else "function"
+    kind = type(value)
+    return kind.__name__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__name__}"
+
+
+def _a(noun: str) -> str:
+    return f"{'an' if noun[:1].lower() in 'aeiou' else 'a'} {noun}"
+
+
+def _set_by(target: str) -> str:
+    return f"set by {_cut(target)!r} on the command line"
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= _TEXT_CHARS_MAX else f"{text[: _TEXT_CHARS_MAX - 1]}…"

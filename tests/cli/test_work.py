@@ -1,0 +1,353 @@
+"""`ulak work` as a process: it runs jobs of others, and ends as it is told to, by real signals."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from tests.cli.command import COMMAND
+from tests.support.commands import Command, running
+from ulak import JobInfo, Queue, State
+from ulak.cli import main
+from ulak.cli.work import queues
+
+HELLO = r"""
+import sys
+from ulak import App, Backoff, Retry
+
+app = App("sqlite:///jobs.db", queues=["default", "mail"], backoff=Backoff(base=0.001, cap=0.001))
+
+def say(text: str) -> None:
+    sys.stdout.write(f"{text}\n")
+    sys.stdout.flush()
+
+@app.task
+def welcome(email: str) -> str:
+    say(f"welcome {email}")
+    return f"welcome {email}"
+
+@app.task
+async def awelcome(email: str) -> str:
+    return welcome(email)
+
+@app.task(queue="mail")
+def send(number: int) -> None:
+    say(f"send {number}")
+
+@app.task
+def hold() -> None:
+    say("holding")
+    sys.stdin.readline()
+    say("let go")
+
+@app.task(max_attempts=2)
+def fail(secret: str) -> None:
+    raise ValueError(secret)
+"""
+SIGNALS = pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["SIGINT", "SIGTERM"])
+
+Work = Callable[..., Command]
+Python = Callable[[str], str]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "hello.py").write_text(HELLO)
+    return tmp_path
+
+
+@pytest.fixture
+def work(folder: Path) -> Iterator[Work]:
+    """Starts `ulak work ARGS`; unless told otherwise it has said that it works when it comes back."""
+    with ExitStack() as commands:
+
+        def start(*args: str, ready: bool = True) -> Command:
+            command = commands.enter_context(running(*COMMAND, "work", *args, folder=folder))
+            if ready:
+                assert command.err.next().startswith("ulak works on ")
+            return command
+
+        yield start
+
+
+@pytest.fixture
+def python(folder: Path) -> Python:
+    """Runs some lines of Python as another process of the same program; what they print."""
+
+    def run(code: str) -> str:
+        with running(sys.executable, "-c", f"from hello import *\n{code}", folder=folder) as command:
+            lines = command.out.rest()
+            assert (command.ended(), command.err.rest()) == (0, [])
+        return "\n".join(lines)
+
+    return run
+
+
+def jobs(folder: Path, queue: str = "default") -> list[JobInfo]:
+    with Queue(f"sqlite:///{folder}/jobs.db", queue) as q:
+        return q.jobs()
+
+
+@pytest.mark.parametrize("task", ["welcome", "awelcome"])
+def test_it_runs_what_another_process_enqueues_and_that_gets_the_result(
+    work: Work, python: Python, task: str
+) -> None:
+    worker = work("hello:app")
+    assert python(f"print({task}.enqueue('ada').result(timeout=20))") == "welcome ada"
+    assert worker.out.next() == "welcome ada"
+
+
+def test_tasks_of_a_script_have_the_same_names_in_a_worker(work: Work, folder: Path) -> None:
+    script = f"{HELLO}\nif __name__ == '__main__':\n    print(welcome.enqueue('ada').result(timeout=20))\n"
+    (folder / "hello.py").write_text(script)
+    work("hello:app")
+    with running(sys.executable, "hello.py", folder=folder) as command:
+        assert command.out.next() == "welcome ada"
+
+
+def test_it_says_what_it_works_on(work: Work) -> None:
+    worker = work("hello:app", "--concurrency", "3", ready=False)
+    assert worker.err.next() == (
+        "ulak works on sqlite:///jobs.db: tasks hello.welcome, hello.awelcome, hello.send, hello.hold, "
+        "hello.fail; queues default, mail; concurrency 3"
+    )
+
+
+@SIGNALS
+def test_an_idle_worker_ends_at_the_first_signal(work: Work, number: signal.Signals) -> None:
+    worker = work("hello:app")
+    worker.signal(number)
+    assert worker.ended() == 0
+    assert worker.err.rest() == [
+        f"ulak stops on {number.name}: running jobs have 30.00s to finish; a second one ends it at once",
+        f"ulak stopped on {number.name}: 0 jobs handed back, 0 jobs open",
+    ]
+
+
+@SIGNALS
+def test_a_running_job_is_finished_and_nothing_else_is_taken(
+    work: Work, python: Python, folder: Path, number: signal.Signals
+) -> None:
+    worker = work("hello:app", "--concurrency", "1")
+    python("hold.enqueue(); welcome.enqueue('ada')")
+    assert worker.out.next() == "holding"
+    worker.signal(number)
+    worker.err.until("ulak stops on")
+    worker.tell()
+    assert worker.ended() == 0
+    assert worker.out.rest() == ["let go"]
+    assert [job.state for job in jobs(folder)] == [State.SUCCEEDED, State.READY]
+
+
+def test_what_is_not_finished_within_the_grace_is_handed_back_unspent(
+    work: Work, python: Python, folder: Path
+) -> None:
+    worker = work("hello:app", "--grace", "10ms")
+    python("hold.enqueue()")
+    assert worker.out.next() == "holding"
+    worker.signal(signal.SIGTERM)
+    assert worker.ended() == 0
+    assert worker.err.rest()[-1] == "ulak stopped on SIGTERM: 1 job handed back, 1 job open"
+    (job,) = jobs(folder)
+    assert (job.state, job.attempt, job.history[0].cause) == (State.READY, 0, "shutdown")
+
+
+def test_a_second_signal_ends_it_at_once(work: Work, python: Python, folder: Path) -> None:
+    worker = work("hello:app")
+    python("hold.enqueue()")
+    assert worker.out.next() == "holding"
+    worker.signal(signal.SIGTERM)
+    worker.err.until("ulak stops on SIGTERM")
+    worker.signal(signal.SIGINT)
+    assert worker.ended() == 128 + signal.SIGINT
+    # Its lease ends with it, and the next one takes the job over.
+    successor = work("hello:app")
+    assert successor.out.next() == "holding"
+
+
+@SIGNALS
+def test_a_signal_while_the_module_is_imported_ends_it_without_a_word(
+    work: Work, folder: Path, number: signal.Signals
+) -> None:
+    (folder / "hello.py").write_text(
+        f"import sys\nprint('importing', flush=True)\nsys.stdin.readline()\n{HELLO}"
+    )
+    worker = work("hello:app", ready=False)
+    assert worker.out.next() == "importing"
+    worker.signal(number)
+    assert worker.ended() == 0
+    assert worker.err.rest() == []
+
+
+def test_a_drain_ends_when_nothing_is_left_retries_included(work: Work, python: Python, folder: Path) -> None:
+    python("welcome.enqueue('ada'); fail.enqueue('s3cret'); send.enqueue(1)")
+    worker = work("hello:app", "--drain")
+    assert worker.ended() == 0
+    assert sorted(worker.out.rest()) == ["send 1", "welcome ada"]
+    assert [job.state for job in jobs(folder)] == [State.SUCCEEDED, State.DEAD]
+    log = worker.err.rest()
+    assert log[-1] == "ulak drained: 0 jobs open"
+    assert [line.partition(":")[0] for line in log[:-1]] == ["warning ulak", "error ulak"]
+    assert "s3cret" not in "\n".join(log)
+
+
+def test_a_drain_says_what_it_leaves_and_why(work: Work, python: Python, folder: Path) -> None:
+    python("welcome.enqueue('ada'); app.queue('mail').enqueue(b'no task'); app.queue('default').pause()")
+    worker = work("hello:app", "--drain")
+    assert worker.ended() == 0
+    assert worker.err.rest()[-1] == (
+        "ulak drained: 2 jobs open; 1 job held: no worker knows its task, or its arguments do not fit; "
+        "a queue is paused"
+    )
+
+
+@SIGNALS
+def test_a_signal_ends_a_drain_too(work: Work, python: Python, number: signal.Signals) -> None:
+    python("hold.enqueue(); welcome.using(delay=3600).enqueue('ada')")
+    worker = work("hello:app", "--drain")
+    assert worker.out.next() == "holding"
+    worker.signal(number)
+    worker.err.until("ulak stops on")
+    worker.tell()
+    assert worker.ended() == 0
+    assert worker.err.rest()[-1] == f"ulak stopped on {number.name}: 0 jobs handed back, 1 job open"
+
+
+def test_the_first_queue_of_a_list_is_emptied_before_the_next(work: Work, python: Python) -> None:
+    python("[welcome.enqueue(str(n)) for n in range(3)]; [send.enqueue(n) for n in range(3)]")
+    worker = work("hello:app", "--queues", "mail,default", "--concurrency", "1", "--drain")
+    assert worker.ended() == 0
+    assert [line.split()[0] for line in worker.out.rest()] == ["send"] * 3 + ["welcome"] * 3
+
+
+def test_weights_give_every_queue_its_turns(work: Work, python: Python) -> None:
+    python("[welcome.enqueue(str(n)) for n in range(3)]; [send.enqueue(n) for n in range(6)]")
+    worker = work("hello:app", "--queues", "mail=2,default=1", "--concurrency", "1", "--drain")
+    assert worker.ended() == 0
+    kinds = [line.split()[0] for line in worker.out.rest()]
+    assert [kinds[at : at + 3].count("welcome") for at in (0, 3, 6)] == [1, 1, 1]
+
+
+def test_a_queue_that_is_not_named_is_left_alone(work: Work, python: Python, folder: Path) -> None:
+    python("welcome.enqueue('ada'); send.enqueue(1)")
+    worker = work("hello:app", "--queues", "mail", "--drain")
+    assert worker.ended() == 0
+    assert worker.out.rest() == ["send 1"]
+    assert [job.state for job in jobs(folder)] == [State.READY]
+
+
+def test_another_store_than_the_apps_own_may_be_named(work: Work, folder: Path) -> None:
+    worker = work("hello:app", "--url", "sqlite:///other.db", ready=False)
+    assert worker.err.next().startswith("ulak works on sqlite:///other.db: ")
+    assert not (folder / "jobs.db").exists()
+
+
+def test_the_log_takes_the_form_that_is_asked_for(work: Work, python: Python) -> None:
+    python("fail.enqueue('s3cret')")
+    worker = work("hello:app", "--drain", "--log-format", "json", "-vv")
+    assert worker.ended() == 0
+    assert any('"task": "hello.fail"' in line for line in worker.err.rest())
+
+
+# What it refuses, in this process
+
+
+@pytest.fixture
+def refused(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Iterator[Callable[..., tuple[int, list[str]]]]:
+    """Runs `ulak work ARGS`; its exit status, and its lines on stderr, of which there are at most six."""
+    from tests.support.modules import forgotten
+
+    monkeypatch.chdir(folder)
+    monkeypatch.setattr(sys, "path", sys.path.copy())
+
+    def go(*args: str, hello: str = HELLO) -> tuple[int, list[str]]:
+        (folder / "hello.py").write_text(hello)
+        status = main(["work", *args])
+        lines = capsys.readouterr().err.splitlines()
+        assert len(lines) <= 6
+        return status, lines
+
+    with forgotten(folder):
+        yield go
+
+
+Refused = Callable[..., tuple[int, list[str]]]
+
+
+def test_a_store_in_memory_is_refused_in_one_line(refused: Refused) -> None:
+    status, lines = refused("hello:app", "--drain", hello=HELLO.replace("sqlite:///jobs.db", "memory://"))
+    assert status == 2
+    assert lines == [
+        (
+            "error U302: hello:app is on memory://, and what is in memory only its own process sees: give "
+            '--url sqlite:///jobs.db, or let that process work: "with app.workers():"'
+        )
+    ]
+
+
+def test_an_app_without_tasks_is_refused(refused: Refused) -> None:
+    status, lines = refused("hello:app", hello='from ulak import App\napp = App("sqlite:///jobs.db")')
+    assert (status, lines[0]) == (2, "error U302: hello:app has no tasks, so every job would have to be held")
+
+
+def test_a_queue_that_the_app_does_not_have_is_refused_with_the_nearest(refused: Refused) -> None:
+    status, lines = refused("hello:app", "--queues", "mial")
+    assert status == 2
+    assert "'mail'" in lines[0]
+
+
+def test_a_module_that_raises_is_told_without_a_traceback(refused: Refused) -> None:
+    status, lines = refused("hello:app", hello="1 / 0")
+    assert (status, lines[0]) == (
+        2,
+        "error U302: importing hello raised ZeroDivisionError: division by zero",
+    )
+
+
+def test_with_v_the_traceback_comes_too(folder: Path) -> None:
+    (folder / "hello.py").write_text("1 / 0")
+    with running(*COMMAND, "work", "hello:app", "-v", folder=folder) as command:
+        assert command.ended() == 2
+        assert "Traceback (most recent call last):" in command.err.rest()
+
+
+def test_a_file_that_is_no_store_is_told_with_its_own_status(refused: Refused, folder: Path) -> None:
+    (folder / "jobs.db").write_text("a letter, not a database" * 100)
+    status, lines = refused("hello:app")
+    assert (status, "jobs.db" in lines[0]) == (69, True)
+
+
+@pytest.mark.parametrize(
+    ("text", "read"),
+    [
+        ("mail", {"mail": None}),
+        ("mail, default", {"mail": None, "default": None}),
+        ("mail,default=3", {"mail": None, "default": 3}),
+    ],
+)
+def test_queues_are_read_in_order_with_their_weights(text: str, read: dict[str, int | None]) -> None:
+    assert list(queues(text).items()) == list(read.items())
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("", "a queue without a name; write mail,default or mail=3,default=1"),
+        ("mail,", "a queue without a name; write mail,default or mail=3,default=1"),
+        ("mail,mail", "queue 'mail' twice; write mail,default or mail=3,default=1"),
+        ("mail=0", "'0' is not a whole number from 1 to 1,000"),
+        ("mail=x", "'x' is not a whole number from 1 to 1,000"),
+    ],
+)
+def test_queues_that_cannot_be_are_told(refused: Refused, text: str, why: str) -> None:
+    assert refused("hello:app", "--queues", text) == (
+        2,
+        [f"error U302: --queues: {why}", "  see ulak work --help"],
+    )
