@@ -104,13 +104,10 @@ def encode(
     return body, "json"
 
 
-def check_json(value: object, *, level: int = 0, limit_bytes: int = PAYLOAD_BYTES_MAX, what: str) -> None:
-    """Raise PayloadError unless `encode` would take this as a part of its JSON.
-
-    level: how many containers are around it. What has no place in JSON, such as bytes, is refused too.
-    """
+def check_json(value: object, *, limit_bytes: int = PAYLOAD_BYTES_MAX, what: str) -> None:
+    """Raise PayloadError unless `encode` would take this as JSON; bytes, which have none, are refused too."""
     try:
-        room = _room_after(value, level, limit_bytes)
+        room = _room_after(value, 0, limit_bytes)
     except _Refused as refused:
         raise PayloadError(f"{what}{_path(refused.steps)}: {refused.reason}") from None
     if room < 0:

@@ -78,8 +78,6 @@ def _check_int(given: int, back: object) -> None:
         raise Different(
             f"an int of {given.bit_length():,} bits, more than {INT_BITS_MAX:,}; pass it as a hex str"
         )
-    if type(given) is bool:
-        raise _other(given, back)
     _check_equal(given, back)
 
 

@@ -98,7 +98,7 @@ def _placed(error: Exception, hint: object) -> tuple[str, str]:
 def _why_not_json(value: object) -> Reason | None:
     """What `codec.encode` would say of it, or better, if it is known what the culprit is."""
     try:
-        codec.check_json(value, level=1, what="")
+        codec.check_json(value, what="")
     except PayloadError as error:
         path, _, said = str(error.args[0]).rpartition(": ")
     else:

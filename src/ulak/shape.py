@@ -85,7 +85,7 @@ class Field:
         else:
             # What takes the rest is given as a tuple, which only an annotation could bring back.
             plain = list(cast("Iterable[object]", given)) if self.kind is _REST else given
-            codec.check_json(plain, level=1, what="")
+            codec.check_json(plain, what="")
 
 
 class Shape:

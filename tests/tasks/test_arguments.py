@@ -6,6 +6,7 @@ import enum
 import math
 import typing
 import uuid
+import weakref
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, time, timedelta, timezone
 from decimal import Decimal
@@ -310,6 +311,17 @@ def test_wrong_missing_and_unknown_arguments_are_named(args, kwargs, said) -> No
     assert str(caught.value).startswith("m.send(to: str, subject: str = ...): ")
 
 
+def test_the_workers_parameter_is_no_name_for_the_rest_to_take() -> None:
+    def first(ctx: Context, **more: int): ...
+
+    def named(*, job: Context | None = None, **more: int): ...
+
+    for function, name in ((first, "ctx"), (named, "job")):
+        with pytest.raises(ArgumentError, match=f"leave '{name}' out: the worker fills it in"):
+            parameters(function).encode((), {name: 1})
+        assert parameters(function).encode((), {"other": 1}) == b'{"**more":{"other":1}}'
+
+
 def test_only_what_was_given_is_stored_so_that_defaults_are_the_workers() -> None:
     def f(a: int, b: int = 2, *, c: int = 3): ...
 
@@ -374,6 +386,9 @@ def test_z1_a_pickle_is_never_loaded_but_unreadable() -> None:
 def test_stored_json_that_is_nested_too_deep_is_refused_before_it_is_decoded() -> None:
     with pytest.raises(PayloadError, match="nested more than 32 deep"):
         for_one(list[Any]).decode(b'{"x":' + b"[" * 100_000 + b"]" * 100_000 + b"}", "json")
+    assert for_one(list[Any]).decode(b'{"x":' + b"[" * 31 + b"]" * 31 + b"}", "json")
+    with pytest.raises(PayloadError, match="nested more than 32 deep"):
+        for_one(list[Any]).decode(b'{"x":' + b"[" * 32 + b"]" * 32 + b"}", "json")
 
 
 class Node(msgspec.Struct):
@@ -483,6 +498,21 @@ def test_an_annotation_is_resolved_where_its_function_is_defined() -> None:
     p = Parameters(f, "m.f", nearby=locals())
     body = p.encode((Here(1),), {})
     assert p.decode(body, "json") == ((Here(1),), {})
+
+
+def test_names_around_a_function_are_let_go_once_they_were_looked_at() -> None:
+    class Local:
+        pass
+
+    local = Local()
+    ref = weakref.ref(local)
+
+    def f(a: int): ...
+
+    p = Parameters(f, "m.f", nearby={"local": local})
+    del local
+    assert ref() is None
+    assert p.encode((1,), {}) == b'{"a":1}'
 
 
 def test_an_annotation_that_is_not_there_yet_is_looked_at_again_at_the_first_use() -> None:

@@ -131,6 +131,15 @@ def test_a_job_that_is_not_stored_is_forgotten_at_once(app: App) -> None:
         assert job.cancel() is False
 
 
+def test_a_job_of_another_queue_is_not_this_tasks(make_app: MakeApp) -> None:
+    app = make_app(queues=["default", "mail"])
+    task = app.task(name="f")(lambda: None)
+    job = task.using(queue="mail").enqueue()
+    with pytest.raises(JobForgotten, match=f"job {job.id} is not stored in queue 'default'"):
+        task.job(job.id).wait(0)
+    assert task.using(queue="mail").job(job.id).wait(0) is State.READY
+
+
 def test_waiters_of_a_job_that_is_deleted_are_told(app: App) -> None:
     @app.task
     def f() -> None: ...
@@ -511,6 +520,8 @@ def test_l13_an_enqueue_is_part_of_the_callers_transaction(tmp_path) -> None:
     with pytest.raises(ArgumentError, match="open it before the transaction begins"):
         f.using(connection=connection).enqueue(1)
     connection.execute("ROLLBACK")
+    heard: list[object] = []
+    app.on(heard.append)
     with app:
         joined = f.using(connection=connection)
         connection.execute("BEGIN IMMEDIATE")
@@ -520,6 +531,8 @@ def test_l13_an_enqueue_is_part_of_the_callers_transaction(tmp_path) -> None:
             lost.status()
         connection.execute("BEGIN IMMEDIATE")
         jobs = [joined.enqueue(2), *joined.enqueue_many([f.call(3), f.call(4)])]
+        # What is not committed has not happened.
+        assert heard == []
         with app.workers(1):
             # Nothing of it is seen, nor run, before the commit.
             assert app.queue("default").counts().total == 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import inspect
 import logging
@@ -311,6 +312,45 @@ def test_a_plain_call_of_a_task_with_a_context_needs_a_job(make_app) -> None:
     with mine.workers(1):
         job = outer.enqueue()
         assert job.result(10) == [[job.id, 1], [job.id, 2], [None, 3]]
+
+
+def test_what_a_job_leaves_behind_on_its_loop_has_no_context_any_more(make_app) -> None:
+    mine = make_app()
+    ended = asyncio.Event()
+    said: list[Any] = []
+
+    @mine.task
+    async def first(ctx: Context) -> None: ...
+
+    @mine.task
+    async def outer() -> None:
+        async def later() -> None:
+            await ended.wait()
+            try:
+                await first()
+            except ArgumentError as error:
+                said.append(str(error))
+
+        said.append(asyncio.create_task(later()))
+
+    async def main() -> None:
+        async with mine.aworkers(1):
+            await (await outer.aenqueue())
+            ended.set()
+            await said[0]
+
+    asyncio.run(main())
+    assert "no job is running here" in said[1]
+
+
+def test_attributes_of_a_function_do_not_stand_in_the_way(make_app) -> None:
+    def f() -> int:
+        return 3
+
+    f.enqueue = f.name = f.__wrapped = "mine"  # type: ignore[attr-defined]
+    task = make_app().task(name="f")(f)
+    assert task.name == "f"
+    assert task.enqueue().task == "f"
 
 
 def test_a_task_travels_as_its_function_does() -> None:

@@ -91,10 +91,17 @@ def test_nothing_is_said_where_all_is_well(app: App, clock: ManualClock, caplog,
     assert warnings(caplog) == []
 
 
-def test_a_worker_that_was_last_seen_long_ago_serves_nothing(app: App, clock: ManualClock, caplog) -> None:
-    app.queue("mail")._edge.store.beat("w", {"queues": "mail", "size": "1"})
-    clock.advance(0.5)
+@pytest.mark.parametrize(("queues", "seen_s"), [("mail", 10.5), ("other,mailing", 0)])
+def test_a_worker_of_other_queues_or_one_seen_long_ago_serves_nothing(
+    app: App, clock: ManualClock, caplog, queues: str, seen_s: float
+) -> None:
+    beat = app.queue("mail")._edge.store.beat
+    if seen_s:
+        beat("w", {"queues": queues, "size": "1"})
+        clock.advance(seen_s - 10.0)
     noop(app).enqueue()
+    if not seen_s:
+        beat("w", {"queues": queues, "size": "1"})
     let_time_pass(clock, 10.0, sleepers=1)
     eventually(lambda: not watchers())
     assert len(warnings(caplog)) == 1
