@@ -9,10 +9,11 @@ import itertools
 import os
 import socket
 import threading
+import weakref
 from collections.abc import Callable, Iterable, Mapping
 from datetime import timedelta
 from types import MappingProxyType, TracebackType
-from typing import Any, Self, TypeVar, cast
+from typing import Any, ClassVar, Self, TypeAlias, TypeVar, cast
 
 from ulak import events
 from ulak.annotations import is_async
@@ -22,13 +23,14 @@ from ulak.clock import SYSTEM, Clock
 from ulak.context import Context
 from ulak.core.backoff import Backoff
 from ulak.core.schedule import Rule
-from ulak.core.store import Retention
+from ulak.core.store import Retention, Store
 from ulak.durations import seconds
 from ulak.errors import ArgumentError, ConfigError
 from ulak.events import Events, Subscriber
+from ulak.executors import Executor, executor_of, refuse_while_loading
 from ulak.handle import Handle
 from ulak.job import TaskQueue
-from ulak.local import LocalStore, check_url, local_store, masked
+from ulak.local import LocalStore, check_url, clock_for, local_store, masked
 from ulak.maker import TaskMaker
 from ulak.names import check_queue_name
 from ulak.queue import Queue
@@ -51,6 +53,16 @@ _NAMES_SHOWN = 10
 _NAME_CHARS_MAX = 80
 
 _pool_numbers = itertools.count(1)
+_app_numbers = itertools.count(1)
+_all: weakref.WeakValueDictionary[int, App] = weakref.WeakValueDictionary()
+
+StandIn: TypeAlias = "Callable[[App], LocalStore]"
+"""Answers with a store for an App, with one handle more open on it."""
+
+
+def all_apps() -> list[App]:
+    """The Apps of this process, in the order in which they were made."""
+    return [app for _, app in sorted(_all.items())]
 
 
 class App:
@@ -70,6 +82,9 @@ class App:
     ...     welcome.enqueue("ada@example.org").result(timeout=5)
     'welcome, ada@example.org'
     """
+
+    stand_in: ClassVar[StandIn | None] = None
+    """What tests put in the place of every App's own store."""
 
     def __init__(
         self,
@@ -100,6 +115,7 @@ class App:
         self._arounds: list[Around] = []
         self._events = Events()
         self.schedules = Schedules()
+        _all[next(_app_numbers)] = self
 
     # Tasks
 
@@ -109,8 +125,8 @@ class App:
 
         The function can still be called; `enqueue` and the like are added to it. Settings, as in
         `TaskSettings`: name, aliases, queue, priority, max_attempts, backoff, give_up_on, retry_on, timeout,
-        expires. Raises ArgumentError for a function that cannot be a task, a name that is taken, an annotated
-        type that cannot travel, a setting that there is not.
+        kill_after, expires. Raises ArgumentError for a function that cannot be a task, a name that is taken,
+        an annotated type that cannot travel, a setting that there is not.
         """
         return TaskMaker(self._make, {})
 
@@ -285,11 +301,33 @@ class App:
         with self._store_lock:
             store = self._store
             if store is None:
-                self._store = store = local_store(self._url, self._clock)
+                stand_in = App.stand_in
+                self._store = store = (
+                    local_store(self._url, self._clock) if stand_in is None else stand_in(self)
+                )
                 if store.edge.store.capabilities.durable:
                     self._unserved = Unserved(self._is_left, store.edge.clock)
             store.open_handle()
             return store
+
+    def lay_store_aside(self) -> Callable[[], None]:
+        """Be as if the store was not opened yet, until what is returned is called: then as before.
+
+        For tests, with a `stand_in`. What is opened meanwhile is let go of then.
+        """
+        with self._lock, self._store_lock:
+            handles, store, unserved = dict(self._handles), self._store, self._unserved
+            self._store = self._unserved = None
+            back = [handle.lay_aside() for handle in handles.values()]
+
+        def take_up_again() -> None:
+            self.close()
+            with self._lock, self._store_lock:
+                self._handles, self._store, self._unserved = handles, store, unserved
+                for take_up in back:
+                    take_up()
+
+        return take_up_again
 
     def _is_left(self, queue: str, job_id: int) -> bool:
         task_queue = self.queue_of(queue)
@@ -299,7 +337,7 @@ class App:
         """Tell of a job that was stored."""
         if self._events.is_heard or events.is_logged(events.Enqueued):
             self._events.tell(events.Enqueued(job_id, queue, task, existed))
-        if self._unserved is not None and not existed:
+        if self._unserved is not None:
             self._unserved.note(queue, job_id)
 
     def open(self) -> Self:
@@ -360,14 +398,19 @@ class App:
         *,
         queues: Iterable[str] | Mapping[str, int | None] | None = None,
         grace: float | timedelta = 30.0,
+        executor: Executor | None = None,
+        target: str | None = None,
     ) -> Pool:
         """A pool of `count` workers that run the tasks' jobs and fire the schedules; start it by `with`.
 
         `def` tasks run in threads. `async def` ones run on an event loop: of the pool's own, where all are.
         queues: which to serve, in this order (None: all of the App's); a mapping gives each a weight, by
         which they take turns. grace: how long a shutdown lets running jobs finish.
+        executor: "thread" or "async" for one of these, "process" for processes that import the App anew and
+        run a job at a time each: one that dies costs its own job an attempt. target: where they find the
+        App, as in "shop.jobs:app" (None: where its tasks are). Raises ArgumentError for what does not fit.
         """
-        return self._pool(Pool, count, queues, grace)
+        return self._pool(Pool, count, queues, grace, executor=executor, target=target)
 
     def aworkers(
         self,
@@ -385,7 +428,11 @@ class App:
         count: int,
         queues: Iterable[str] | Mapping[str, int | None] | None,
         grace: float | timedelta,
+        *,
+        executor: Executor | None = None,
+        target: str | None = None,
     ) -> AnyPool:
+        refuse_while_loading()
         if not self._by_name:
             raise ArgumentError(
                 "an App without tasks would hold every job; import what defines them before workers()"
@@ -395,12 +442,13 @@ class App:
         self.open()
         opened = self.queue_of(served[0]).opened()
         clock = opened.edge.clock
-        handler = TaskHandler(self._by_name, self._arounds, clock)
+        handler = self.handler(clock)
+        runs = executor_of(self, opened.edge.store, handler, executor, target)
         scheduler = Scheduler(tuple(self.schedules), clock.calendar)
         return kind(
             opened,
             served,
-            handler,
+            runs,
             worker=f"{socket.gethostname()}-{os.getpid()}-app-{next(_pool_numbers)}",
             lease_s=self._lease_s,
             count=count,
@@ -409,6 +457,14 @@ class App:
             duties=[scheduler.duty, Refused(served, handler.fits).duty],
             events=self._events,
         )
+
+    def handler(self, clock: Clock | None = None) -> TaskHandler:
+        """What runs its jobs, in a pool or in a process of one. Opens nothing."""
+        return TaskHandler(self._by_name, self._arounds, clock or clock_for(self._url, self._clock))
+
+    def store(self) -> Store:
+        """Its store, opened."""
+        return self.queue_of(self._first).opened().edge.store
 
     def _served(
         self, queues: Iterable[str] | Mapping[str, int | None] | None

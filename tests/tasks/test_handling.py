@@ -88,6 +88,17 @@ def test_a_context_knows_the_job(app: App, style: str) -> None:
     assert current_job() is None
 
 
+def test_a_context_that_was_kept_knows_that_its_job_has_ended(app: App, style: str) -> None:
+    kept: list[Context] = []
+
+    def keep(ctx: Context) -> bool:
+        kept.append(ctx)
+        return ctx.ended
+
+    assert outcome(app, keep, style).result() is False
+    assert kept[0].ended
+
+
 def test_a_context_may_come_by_name(app: App, style: str) -> None:
     def look(*, job: Context | None = None) -> int:
         assert job is not None

@@ -12,6 +12,7 @@ from tests.support.waiting import WAIT_S, eventually
 from tests.tasks.conftest import MakeApp
 from ulak import App, Job, State
 from ulak.core.job import Draft
+from ulak.storage.drive import run
 from ulak.testing import ManualClock
 from ulak.worker import refused
 
@@ -146,6 +147,30 @@ def test_many_held_jobs_are_looked_at_page_by_page(make_app: MakeApp, monkeypatc
     with new.workers(2):
         assert [job.result(WAIT_S) for job in jobs[-2:]] == ["3 1 hello", "3 2 hello"]
         assert all(job.wait(WAIT_S) is State.SUCCEEDED for job in jobs)
+
+
+def test_jobs_that_stay_held_do_not_hide_those_behind_them(make_app: MakeApp, monkeypatch) -> None:
+    monkeypatch.setattr(refused, "PAGE", 7)
+    old, broken, new = make_app(), make_app(), make_app()
+    stranger, task = old.task(name="other")(lambda: None), define(old, first)
+    strangers = [stranger.enqueue() for _ in range(20)]
+    job = task.enqueue("ada")
+    define(broken, second)
+    idle(broken)
+    define(new, third)
+    with new.workers(1):
+        assert job.result(WAIT_S) == "3 ada hello"
+    assert {held.status() for held in strangers} == {State.HELD}
+
+
+def test_only_refused_jobs_are_brought_back(make_app: MakeApp) -> None:
+    old, new = make_app(), make_app()
+    unknown, misfit = old.task(name="other")(lambda: None).enqueue(), define(old, first).enqueue("ada")
+    define(new, second)
+    idle(new)
+    edge = new.queue("default")._edge
+    assert run(edge, refused.Refused(["default"], lambda job: True).duty()) == refused.LOOK_S
+    assert (unknown.status(), misfit.status()) == (State.HELD, State.READY)
 
 
 @pytest.mark.parametrize("codec", ["json", "pickle", "bytes", "str"])

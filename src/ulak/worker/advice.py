@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import contextvars
 import logging
 import math
@@ -51,7 +52,7 @@ class Advice:
 
         def wake() -> None:
             # Nobody waits any more where the loop is closed.
-            if not loop.is_closed():
+            with contextlib.suppress(RuntimeError):
                 loop.call_soon_threadsafe(event.set)
 
         if (question := self._put(attempt, error, wake)) is None:

@@ -1,0 +1,106 @@
+"""The event loop that the threads of a pool share."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import inspect
+import logging
+import threading
+from typing import Any
+
+import pytest
+
+from tests.support.threads import Running
+from tests.support.waiting import WAIT_S, eventually
+from tests.tasks.conftest import MakeApp
+from ulak import State, current_job
+from ulak.worker.loop import LoopGone, SharedLoop
+
+NAME = "ulak-shared-loop-test"
+
+
+@pytest.fixture
+def loop() -> Any:
+    with contextlib.closing(SharedLoop(NAME)) as made:
+        yield made
+    eventually(lambda: not threads())
+
+
+def threads() -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if thread.name == NAME]
+
+
+async def answer(value: int) -> int:
+    await asyncio.sleep(0)
+    return value
+
+
+def test_the_thread_starts_with_the_first_coroutine_and_serves_many(loop: SharedLoop) -> None:
+    assert threads() == []
+    running = [Running(lambda n=n: loop.run(answer(n))) for n in range(8)]
+    assert [one.result() for one in running] == list(range(8))
+    assert len(threads()) == 1
+
+
+def test_what_a_coroutine_raises_reaches_who_waits_and_nobody_else(loop: SharedLoop) -> None:
+    async def fail(error: BaseException) -> None:
+        raise error
+
+    for error in (ValueError("x"), SystemExit(3), KeyboardInterrupt(), asyncio.CancelledError()):
+        with pytest.raises(BaseException) as caught:
+            loop.run(fail(error))
+        assert type(caught.value).__name__ == type(error).__name__
+        assert loop.run(answer(3)) == 3
+
+
+def test_closing_cancels_what_runs_and_refuses_what_comes(loop: SharedLoop) -> None:
+    started, seen = threading.Event(), []
+
+    async def forever() -> None:
+        started.set()
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            seen.append("cancelled")
+            raise
+
+    waiting = Running(lambda: loop.run(forever()))
+    assert started.wait(WAIT_S)
+    loop.close()
+    with pytest.raises(LoopGone):
+        waiting.result()
+    assert seen == ["cancelled"]
+    late = answer(1)
+    with pytest.raises(LoopGone):
+        loop.run(late)
+    assert inspect.getcoroutinestate(late) == inspect.CORO_CLOSED
+    loop.close()
+
+
+def test_a_shutdown_cancels_an_async_task_of_a_pool_of_threads_and_hands_its_job_back(
+    make_app: MakeApp, caplog
+) -> None:
+    caplog.set_level(logging.CRITICAL, "ulak")
+    app = make_app()
+    seen: list[str] = []
+
+    @app.task
+    def thread() -> None: ...
+
+    @app.task
+    async def forever() -> None:
+        seen.append("started")
+        try:
+            await asyncio.Event().wait()
+        finally:
+            seen.append(f"cancelled {current_job() is not None}")
+
+    job = forever.enqueue()
+    with app.workers(1) as pool:
+        eventually(lambda: seen)
+        assert pool.shutdown(0).released == 1
+        eventually(lambda: len(seen) == 2)
+    assert seen == ["started", "cancelled True"]
+    assert (job.status(), job.info().attempt) == (State.READY, 0)
+    assert [attempt.cause for attempt in job.info().history] == ["shutdown"]
