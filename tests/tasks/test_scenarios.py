@@ -300,10 +300,11 @@ def test_n9_a_time_out_a_shutdown_and_an_abort_are_told_apart(make_app: MakeApp,
             jobs["abort"].cancel()
             jobs["abort"].wait(WAIT_S)
             pool.shutdown(0)
-            assert {how: (job.status(), causes(job.info())) for how, job in jobs.items()} == {
-                "time out": (State.DEAD, ["timeout"]),
-                "abort": (State.CANCELLED, ["cancel"]),
-                "shut down": (State.READY, ["shutdown"]),
+            # A worker that was about to take another job may have taken this one too, and handed it back.
+            assert {how: (job.status(), set(causes(job.info()))) for how, job in jobs.items()} == {
+                "time out": (State.DEAD, {"timeout"}),
+                "abort": (State.CANCELLED, {"cancel"}),
+                "shut down": (State.READY, {"shutdown"}),
             }
             assert jobs["shut down"].info().attempt == 0
             gate.open()
