@@ -129,8 +129,7 @@ def fields_of(value: object) -> tuple[str, ...] | None:
         return getattr(kind, "_fields", None)
     if dataclasses.is_dataclass(value):
         return tuple(field.name for field in dataclasses.fields(value))
-    attributes = getattr(kind, "__attrs_attrs__", None)
-    return None if attributes is None else tuple(field.name for field in attributes)
+    return None
 
 
 def _other(given: object, back: object) -> Different:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import copy
 import pickle
 import sqlite3
+import threading
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -481,6 +483,45 @@ def test_a_private_memory_store_is_one_for_all_of_an_apps_queues() -> None:
     assert other.queue("b").counts().ready == 0
     app.close()
     other.close()
+
+
+@pytest.mark.parametrize("private", [True, False])
+def test_threads_that_use_an_app_for_the_first_time_at_once_share_one_store(
+    make_app: MakeApp, private: bool
+) -> None:
+    for _ in range(20):
+        app = App(queues=["a", "b"]) if private else make_app(queues=["a", "b"])
+        task, start = app.task(name="f")(lambda: None), threading.Barrier(8)
+        before = 0 if private else app.queue("a").counts().total + app.queue("b").counts().total
+        enqueuing = [Running(task.using(queue="ab"[n % 2]).enqueue, start) for n in range(8)]
+        ids = {one.result().id for one in enqueuing}
+        assert len(ids) == 8
+        assert app.queue("a").counts().total + app.queue("b").counts().total == before + 8
+        app.close()
+
+
+def test_an_app_may_be_closed_while_others_enqueue(make_app: MakeApp) -> None:
+    app, other = make_app(), make_app()
+    task = app.task(name="f")(lambda: None)
+    # So that what is in memory stays.
+    other.open()
+    stop = threading.Event()
+
+    def enqueue() -> int:
+        stored = 0
+        while not stop.is_set():
+            # A call that is under way when its handle closes says so, and stores nothing.
+            with contextlib.suppress(Closed):
+                task.enqueue()
+                stored += 1
+        return stored
+
+    enqueuing = [Running(enqueue) for _ in range(3)]
+    for _ in range(20):
+        app.open()
+        app.close()
+    stop.set()
+    assert sum(one.result() for one in enqueuing) == other.queue("default").counts().total
 
 
 def test_an_url_may_be_set_until_the_store_is_opened(tmp_path) -> None:
