@@ -360,6 +360,21 @@ def test_an_async_task_is_stopped_when_its_time_is_over(app: App) -> None:
     assert stopped == [True, True]
 
 
+def test_an_async_task_is_stopped_by_its_loops_clock_where_a_test_owns_the_other(
+    timed: MakeApp, clock: ManualClock
+) -> None:
+    app = timed()
+
+    async def forever() -> None:
+        await asyncio.Event().wait()
+
+    job = app.task(name="t", timeout=0.02, max_attempts=1)(forever).enqueue()
+    with app.workers(1) as pool:
+        eventually(lambda: job.status() is State.DEAD)
+        pool.shutdown(0)
+    assert causes(job.info()) == ["timeout"]
+
+
 def test_a_time_out_of_the_tasks_own_is_an_error_as_any(app: App, style: str) -> None:
     def work() -> None:
         raise TimeoutError("the server's")
