@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import difflib
 import inspect
 import itertools
 import os
@@ -18,7 +17,7 @@ from typing import Any, ClassVar, Self, TypeAlias, TypeVar, cast
 from ulak import events
 from ulak.annotations import is_async
 from ulak.aqueue import AsyncQueue
-from ulak.checks import check_attempts, check_backoff, check_capacity, check_retention, several
+from ulak.checks import check_attempts, check_backoff, check_capacity, check_retention, nearest, several
 from ulak.clock import SYSTEM, Clock
 from ulak.context import Context
 from ulak.core.backoff import Backoff
@@ -49,8 +48,6 @@ AnySubscriber = TypeVar("AnySubscriber", bound=Subscriber)
 
 DEFAULT_QUEUE = "default"
 WEIGHT_MAX = 1_000
-_NAMES_SHOWN = 10
-_NAME_CHARS_MAX = 80
 
 _pool_numbers = itertools.count(1)
 _app_numbers = itertools.count(1)
@@ -215,7 +212,7 @@ class App:
     def find(self, name: str) -> Task[..., Any]:
         """The task of this name or alias. Raises ArgumentError, with the nearest name."""
         if (task := self._by_name.get(name)) is None:
-            raise ArgumentError(f"no task {_unknown(name, self._by_name)}")
+            raise ArgumentError(f"no task {nearest(name, self._by_name)}")
         return task
 
     def around(self, around: AnyAround) -> AnyAround:
@@ -284,7 +281,7 @@ class App:
 
     def _new_handle(self, kind: type[AnyHandle], name: str) -> AnyHandle:
         if name not in self._declared and (name != DEFAULT_QUEUE or self._declared):
-            raise ArgumentError(f"the App has no queue {_unknown(name, self._declared)}\n  App(queues=[...])")
+            raise ArgumentError(f"the App has no queue {nearest(name, self._declared)}\n  App(queues=[...])")
         handle = kind(
             self._url,
             name,
@@ -498,13 +495,3 @@ def _declared(queues: object) -> dict[str, int | None]:
         return {check_queue_name(name): check_capacity(capacity) for name, capacity in given.items()}
     named = several(cast("Iterable[object]", queues), "queues is a list of names, or a mapping to capacities")
     return {check_queue_name(name): None for name in named}
-
-
-def _unknown(name: object, known: Iterable[str]) -> str:
-    """A name that there is not, with the nearest that there is."""
-    if not isinstance(name, str):
-        return f"that is {type(name).__name__}; its names are str"
-    names = sorted(known)
-    near = difflib.get_close_matches(name, names, 1)
-    hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(names[:_NAMES_SHOWN]) or 'none'}"
-    return f"{name[:_NAME_CHARS_MAX]!r}; {hint}"

@@ -27,6 +27,8 @@ _INSTANT_MIN = datetime(1, 1, 2, tzinfo=UTC).timestamp()
 _INSTANT_MAX = datetime(9999, 12, 30, tzinfo=UTC).timestamp()
 
 _DIGITS_MAX = 20
+_NAMES_SHOWN = 10
+_NAME_CHARS_MAX = 80
 
 
 def several(items: Iterable[T], expected: str) -> Iterable[T]:
@@ -93,6 +95,16 @@ def check_names(options: Iterable[str], known: Iterable[str], call: str) -> None
             near = difflib.get_close_matches(name, known, 1)
             hint = f"; did you mean {near[0]!r}?" if near else f"; there are {', '.join(known)}"
             raise ArgumentError(f"{call} has no option {name!r}{hint}")
+
+
+def nearest(name: object, known: Iterable[str]) -> str:
+    """A name that there is not, for an error: itself, and the nearest that there is."""
+    if not isinstance(name, str):
+        return f"that is {type(name).__name__}; its names are str"
+    names = sorted(known)
+    near = difflib.get_close_matches(name, names, 1)
+    hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(names[:_NAMES_SHOWN]) or 'none'}"
+    return f"{name[:_NAME_CHARS_MAX]!r}; {hint}"
 
 
 def _got(value: object) -> str:
