@@ -194,6 +194,38 @@ class Handle:
         if opened is not None:
             yield from self._finish_closing(opened)
 
+    def lay_aside(self) -> Callable[[], None]:
+        """Be as if not opened yet, until what is returned is called: then as before.
+
+        What is opened meanwhile is let go of then. Whoever waits through the handle at either moment is told
+        that it is closed.
+        """
+        before = self._exchange(None, None, is_closed=self._closed)
+
+        def take_up_again() -> None:
+            meanwhile, *_ = self._exchange(*before[:2], is_closed=before[2])
+            if meanwhile is not None:
+                meanwhile.close_handle()
+
+        return take_up_again
+
+    def _exchange(
+        self, opened: LocalStore | None, view: View | None, *, is_closed: bool
+    ) -> tuple[LocalStore | None, View | None, bool]:
+        """Be open on this store; what it was before."""
+        with self._lock:
+            before = self._local_store, self._view, self._closed
+            self._on_close()
+            # Through it, short ways that others keep come back to this handle.
+            if self._view is not None:
+                self._view.close()
+            self._view, self._closed = view, is_closed
+            if opened is not None and view is not None:
+                view.closed = False
+                self._on_open(opened, view)
+            self._local_store = opened
+        return before
+
     def _on_open(self, opened: LocalStore, view: View) -> None:
         """Called once the store is open."""
 

@@ -1,4 +1,4 @@
-"""What tests need: a clock they own."""
+"""A clock that tests own."""
 
 from __future__ import annotations
 
@@ -7,8 +7,6 @@ from datetime import UTC, datetime
 
 from ulak.clock import Wakeable
 
-_WAIT_MAX_S = 60.0
-
 
 class ManualClock:
     """Both clocks, moved by hand. Pass it as `Queue(..., clock=clock)`.
@@ -16,6 +14,9 @@ class ManualClock:
     Threads that sleep on it wake when their time has come by `advance`, or when what they wait for happens.
     Event loops sleep in real time: on them, advance the clock and make the waiter look again.
     """
+
+    _patience_s = 60.0
+    _hint = ""
 
     def __init__(self, at: datetime = datetime(2026, 1, 1, tzinfo=UTC)) -> None:
         self._lock = threading.Lock()
@@ -57,8 +58,10 @@ class ManualClock:
             self._sleepers[event] = float("inf") if timeout_s is None else self._interval + timeout_s
         try:
             # A test that never moves the clock should fail with what it waited for, not hang.
-            if not event.wait(_WAIT_MAX_S):
-                raise AssertionError(f"slept {_WAIT_MAX_S:g} real seconds on a ManualClock that nobody moved")
+            if not event.wait(self._patience_s):
+                raise AssertionError(
+                    f"slept {self._patience_s:g} real seconds on a ManualClock that nobody moved{self._hint}"
+                )
         finally:
             with self._lock:
                 del self._sleepers[event]
