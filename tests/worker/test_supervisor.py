@@ -19,16 +19,19 @@ from tests.support.waiting import eventually
 from ulak import Backoff
 from ulak.errors import ArgumentError
 from ulak.testing import ManualClock
-from ulak.worker.supervisor import PARENT, Supervisor
+from ulak.worker.supervisor import PARENT, GivenUp, Supervisor, Word
 
 # Ends well as soon as its stdin is closed.
 PATIENT = "import sys; sys.stdin.read()"
 TIED = """
-import os, sys, threading
+import os, signal, sys, threading
 from ulak.worker import supervisor
+from ulak.worker.supervisor import Word
 over = threading.Event()
 tie = supervisor.Tie(over.set)
 """
+# Ends well at the first SIGTERM, also one that came before it was tied.
+ORDERLY = "import signal, sys\nsignal.signal(signal.SIGTERM, lambda *_: sys.exit(0))\n" + TIED
 
 
 def python(code: str, *args: object) -> list[str]:
@@ -208,12 +211,7 @@ def test_what_happened_to_a_process_is_logged(caplog: pytest.LogCaptureFixture) 
 
 
 def test_stop_lets_them_end_within_the_grace(tmp_path: Path) -> None:
-    code = """
-        import signal, sys, pathlib
-        signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
-        pathlib.Path(sys.argv[1]).touch()
-        signal.pause()
-    """
+    code = ORDERLY + "open(sys.argv[1], 'w')\nsignal.pause()"
     with Supervisor(python(code, tmp_path / "ready"), 1) as supervisor:
         tended(supervisor, (tmp_path / "ready").exists)
         supervisor.stop(60.0)
@@ -221,6 +219,115 @@ def test_stop_lets_them_end_within_the_grace(tmp_path: Path) -> None:
         assert not supervisor.ends
         supervisor.tend(0)
         assert supervisor.size == 0
+
+
+def test_one_that_is_stopped_in_the_first_moments_of_its_life_ends_in_order() -> None:
+    with Supervisor(python(ORDERLY + "signal.pause()"), 3) as supervisor:
+        supervisor.tend(0)
+        mask = signal.pthread_sigmask(signal.SIG_BLOCK, [])
+        supervisor.stop(60.0)
+        assert (supervisor.size, supervisor.started, supervisor.ends) == (0, 3, {})
+    assert not {signal.SIGTERM, signal.SIGINT} & mask
+
+
+def test_what_children_say_is_passed_on() -> None:
+    heard: list[tuple[Word, object]] = []
+    code = TIED + "tie.report(Word.WORKS, ['a', 1])\ntie.report(Word.ENDED, {'open': 3})\nover.wait()"
+    with Supervisor(python(code), 1, hear=lambda word, value: heard.append((word, value))) as supervisor:
+        assert not supervisor.has_worked
+        tended(supervisor, lambda: len(heard) == 2)
+        assert supervisor.has_worked
+        assert heard == [(Word.WORKS, ["a", 1]), (Word.ENDED, {"open": 3})]
+
+
+def test_a_report_longer_than_the_line_holds_at_once_comes_whole() -> None:
+    heard: list[object] = []
+    code = TIED + "tie.report(Word.ENDED, ['x' * 50_000])\nover.wait()"
+    with Supervisor(python(code), 1, hear=lambda _, value: heard.append(value)) as supervisor:
+        tended(supervisor, lambda: heard)
+        assert heard == [["x" * 50_000]]
+
+
+def test_what_nobody_understands_is_told_and_changes_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    said = b'{}\n["strange", 1]\n[["settled"], 1]\n\xff\n'
+    code = f"import os, sys\nos.write(0, {said!r})\nsys.stdin.read()"
+    with Supervisor(python(code), 1) as supervisor:
+        tended(supervisor, lambda: len(caplog.records) == 4)
+        assert {record.getMessage() for record in caplog.records} == {
+            "process 1 said what nobody understands"
+        }
+        assert supervisor.size == 1
+
+
+def test_one_that_leaves_is_replaced_at_once_and_counts_for_nothing(tmp_path: Path) -> None:
+    code = TIED + "tie.report(Word.LEAVES)"
+    with owned_clock(python(code), failures_max=1) as (supervisor, _):
+        # On a clock that stands still.
+        tended(supervisor, lambda: supervisor.started == 4)
+        assert not supervisor.ends
+
+
+def test_one_that_leaves_is_replaced_also_once_the_end_was_said(tmp_path: Path) -> None:
+    code = TIED + textwrap.dedent("""
+        over.wait()
+        if not os.path.exists(sys.argv[1]):
+            open(sys.argv[1], "w")
+            tie.report(Word.LEAVES)
+    """)
+    with owned_clock(python(code, tmp_path / "left")) as (supervisor, _):
+        supervisor.tend(0)
+        supervisor.finish()
+        tended(supervisor, lambda: supervisor.is_over)
+        assert (supervisor.started, supervisor.ends) == (2, {})
+
+
+def test_one_that_wanted_to_leave_and_died_has_died() -> None:
+    code = TIED + "tie.report(Word.LEAVES)\nos.kill(os.getpid(), 9)"
+    with owned_clock(python(code)) as (supervisor, _):
+        tended(supervisor, lambda: supervisor.killed == 1)
+        assert supervisor.started == 1
+
+
+def test_a_first_process_that_can_say_why_it_fails_is_the_last() -> None:
+    code = TIED + "tie.report(Word.FAILED, 'the reason, in\\ntwo lines')\nsys.exit(2)"
+    with owned_clock(python(code), count=3) as (supervisor, _), pytest.raises(GivenUp) as error:
+        tended(supervisor, lambda: False)
+    assert (error.value.status, error.value.reason) == (2, "the reason, in\ntwo lines")
+
+
+WORKS_ONCE = (
+    TIED
+    + """
+nth = len(open(sys.argv[1]).read()) if os.path.exists(sys.argv[1]) else 0
+open(sys.argv[1], "a").write("x")
+if nth == 0:
+    tie.report(Word.WORKS)
+else:
+    tie.report(Word.FAILED, "error U302: it is broken\\n  mend it")
+sys.exit(2)
+"""
+)
+
+
+def test_once_one_has_worked_those_that_fail_are_given_up_after_several(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with owned_clock(python(WORKS_ONCE, tmp_path / "runs"), failures_max=3) as (supervisor, clock):
+        with pytest.raises(GivenUp, match="3 processes in a row ended with status 2") as error:
+            tended(supervisor, lambda: clock.advance(10))
+        assert (supervisor.started, error.value.reason) == (4, "error U302: it is broken\n  mend it")
+    assert " ended with status 2: error U302: it is broken; the next one starts in " in caplog.text
+
+
+def test_what_passes_is_no_reason_to_give_up(tmp_path: Path) -> None:
+    code = WORKS_ONCE.replace("sys.exit(2)", "sys.exit(69)")
+    with owned_clock(python(code, tmp_path / "runs"), failures_max=2, passing=[69]) as (supervisor, clock):
+
+        def look() -> bool:
+            clock.advance(10)
+            return supervisor.ends[69] == 5
+
+        tended(supervisor, look)
 
 
 def test_stop_kills_what_is_left_after_the_grace_and_does_not_count_it_as_killed(tmp_path: Path) -> None:
@@ -290,7 +397,7 @@ def test_children_die_with_a_parent_that_is_killed(by_kernel: bool, finished: li
     # They ignore their stdin's end, as those do that still have jobs to run. One write each: two mingle.
     code = textwrap.dedent(TIED) + "os.write(1, b'%d\\n' % os.getpid())\nthreading.Event().wait()\n"
     if not by_kernel:
-        code = code.replace("over =", "supervisor._die_with_parent = bool\nover =")
+        code = code.replace("over =", "supervisor.die_with_parent = bool\nover =")
     with subprocess.Popen(
         python(PARENT_OF_TWO, code, *finished),
         stdin=subprocess.PIPE,

@@ -1,12 +1,14 @@
 """A few child processes that are kept running: started, replaced when they die, told to end, reaped.
 
 Parent and child share one socket, which is the child's stdin: the parent closes its half to say that nothing
-more will come, the child writes a byte when it has settled its first job.
+more will come, the child says in lines of JSON what its parent should know.
 """
 
 from __future__ import annotations
 
 import contextlib
+import enum
+import json
 import logging
 import os
 import selectors
@@ -16,9 +18,9 @@ import subprocess
 import sys
 import threading
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 from ulak.clock import SYSTEM, Clock
 from ulak.core.backoff import Backoff
@@ -31,8 +33,36 @@ PARENT = "ULAK_SUPERVISOR_PID"
 CHILDREN_MAX = 1_000
 LOOK_EVERY_S = 0.05
 """How soon a death is seen where the socket does not tell: a grandchild may hold its other end."""
-_REPORT_BYTES_MAX = 4096
+_REPORT_BYTES_MAX = 64 * 1024
+_TEXT_CHARS_MAX = 8_000
 _PR_SET_PDEATHSIG = 1
+_HELD_BACK = (signal.SIGINT, signal.SIGTERM)
+
+
+class Word(enum.StrEnum):
+    """What a child may tell its parent.
+
+    WORKS: it has begun to take jobs. SETTLED: it has settled a first one. LEAVES: it will end with status 0,
+    to be replaced at once. FAILED: why it is about to end otherwise. ENDED: what it has left behind.
+    """
+
+    WORKS = "works"
+    SETTLED = "settled"
+    LEAVES = "leaves"
+    FAILED = "failed"
+    ENDED = "ended"
+
+
+class GivenUp(ChildProcessError):
+    """No process is started any more, since they fail. status: how the last one ended.
+
+    reason: what it had said of that, if it had.
+    """
+
+    def __init__(self, text: str, *, status: int, reason: str | None) -> None:
+        super().__init__(text)
+        self.status = status
+        self.reason = reason
 
 
 class _Place:
@@ -42,13 +72,19 @@ class _Place:
         self.number = number
         self.process: subprocess.Popen[bytes] | None = None
         self.line: socket.socket | None = None
-        self.has_settled = False
         self.was_killed_here = False
         self.left = False
+        self.forget()
         # Ends in a row before anything was settled; of these, in a row, by an exit status of its own.
         self.fruitless = 0
         self.failed = 0
         self.start_at = 0.0
+
+    def forget(self) -> None:
+        """Forget what the last process has said."""
+        self.heard = b""
+        self.works = self.has_settled = self.leaves = False
+        self.reason: str | None = None
 
 
 class Supervisor:
@@ -58,8 +94,11 @@ class Supervisor:
     without having settled anything: `base` after the first such end, doubled after each further one, at most
     `cap`. A process that had settled a job is replaced at once, and the backoff starts anew.
     failures_max: so many processes of one place in a row that end by an exit status of their own (not a
-    signal) before they settle anything make `tend` raise ChildProcessError; None: never.
+    signal) before they work or settle anything make `tend` raise GivenUp; None: never. passing: statuses that
+    do not count for that, since what they tell of passes.
+    hear: is told what children say beside SETTLED, LEAVES and FAILED.
 
+    Children start with SIGINT and SIGTERM held back, until they make a `Tie`.
     Not thread-safe. Call it from one thread, which has to outlive the children: Linux ties them to that.
     """
 
@@ -70,6 +109,8 @@ class Supervisor:
         *,
         backoff: Backoff = Backoff(base=0.1, cap=10.0),  # noqa: B008 - frozen
         failures_max: int | None = None,
+        passing: Collection[int] = (),
+        hear: Callable[[Word, Any], object] = lambda _word, _value: None,
         clock: Clock = SYSTEM,
     ) -> None:
         if not 1 <= count <= CHILDREN_MAX:
@@ -77,6 +118,8 @@ class Supervisor:
         self._command = list(command)
         self._backoff = backoff
         self._failures_max = failures_max
+        self._passing = passing
+        self._tell = hear
         self._clock = clock
         self._places = [_Place(number) for number in range(1, count + 1)]
         self._selector = selectors.DefaultSelector()
@@ -85,6 +128,7 @@ class Supervisor:
         # How processes ended that were not told to: exit status, or minus the signal -> how many.
         self.ends: Counter[int] = Counter()
         self.started = 0
+        self.has_worked = False
 
     @property
     def killed(self) -> int:
@@ -109,8 +153,8 @@ class Supervisor:
     def tend(self, timeout_s: float) -> None:
         """Start what is due, then take in reports and deaths; returns within `timeout_s`, or earlier.
 
-        To be called again and again. Raises OSError if the command cannot be started, and
-        ChildProcessError as `failures_max` says.
+        To be called again and again. Raises OSError if the command cannot be started, and GivenUp as
+        `failures_max` says, or if a process could say why it failed before any has worked.
         """
         if not self._stopping:
             self._start_due()
@@ -155,6 +199,8 @@ class Supervisor:
 
     def _start(self, place: _Place) -> None:
         mine, theirs = socket.socketpair()
+        # It inherits the mask, so that one stopped in the first moments of its life ends as all others do.
+        mask = signal.pthread_sigmask(signal.SIG_BLOCK, _HELD_BACK)
         try:
             with theirs:
                 place.process = subprocess.Popen(  # noqa: S603 - the command is the caller's own
@@ -167,9 +213,12 @@ class Supervisor:
         except BaseException:
             mine.close()
             raise
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         self.started += 1
         mine.settimeout(0)
-        place.line, place.has_settled, place.was_killed_here = mine, False, False
+        place.line, place.was_killed_here = mine, False
+        place.forget()
         self._selector.register(mine, selectors.EVENT_READ, place)
         if self._finished:
             _say_finished(place)
@@ -177,17 +226,41 @@ class Supervisor:
     def _hear(self, place: _Place) -> None:
         """Take in what a child has written. Its silence for ever is no sign of its death: `poll` is."""
         assert place.line is not None
-        try:
-            report = place.line.recv(_REPORT_BYTES_MAX)
-        except BlockingIOError:
-            return
-        except OSError:
-            report = b""
-        if report:
-            place.has_settled = True
-        elif place.line in self._selector.get_map():
+        while len(place.heard) < _REPORT_BYTES_MAX:
+            try:
+                read = place.line.recv(_REPORT_BYTES_MAX)
+            except BlockingIOError:
+                return
+            except OSError:
+                read = b""
+            if not read:
+                break
+            *lines, place.heard = (place.heard + read).split(b"\n")
+            for line in lines:
+                self._take_in(place, line)
+        if place.line in self._selector.get_map():
             # It would be readable for ever.
             self._selector.unregister(place.line)
+
+    def _take_in(self, place: _Place, line: bytes) -> None:
+        try:
+            name, value = json.loads(line)
+            word = Word(name)
+        except (ValueError, TypeError):
+            _log.warning("process %d said what nobody understands", place.number)
+            return
+        match word:
+            case Word.SETTLED:
+                place.has_settled = True
+            case Word.LEAVES:
+                place.leaves = True
+            case Word.FAILED:
+                place.reason = str(value)
+            case Word.WORKS:
+                place.works = self.has_worked = True
+                self._tell(word, value)
+            case Word.ENDED:
+                self._tell(word, value)
 
     def _ended(self, place: _Place, status: int) -> None:
         """Note that the process of a place is gone, and when the next one starts."""
@@ -198,7 +271,11 @@ class Supervisor:
             self._selector.unregister(place.line)
         place.line.close()
         pid, place.process, place.line = place.process.pid, None, None
-        if status == 0 and self._finished:
+        if place.leaves and status == 0:
+            _log.info("process %d (pid %d) has left; the next one starts at once", place.number, pid)
+            place.fruitless = place.failed = 0
+            place.start_at = self._clock.interval()
+        elif status == 0 and self._finished:
             place.left = True
         elif not place.was_killed_here and not (self._stopping and status in (0, -signal.SIGTERM)):
             self.ends[status] += 1
@@ -206,21 +283,27 @@ class Supervisor:
 
     def _replace(self, place: _Place, pid: int, status: int) -> None:
         place.fruitless = 0 if place.has_settled else place.fruitless + 1
-        place.failed = place.failed + 1 if place.fruitless and status >= 0 else 0
+        has_failed = status >= 0 and status not in self._passing and not (place.works or place.has_settled)
+        place.failed = place.failed + 1 if has_failed else 0
         delay_s = self._backoff.delay_s(place.fruitless, 1.0) if place.fruitless else 0.0
         place.start_at = self._clock.interval() + delay_s
         if self._stopping:
             return
+        if place.reason is not None and not self.has_worked:
+            raise GivenUp("the first process could not start", status=status, reason=place.reason)
         if self._failures_max is not None and place.failed >= self._failures_max:
-            raise ChildProcessError(
-                f"{place.failed} processes in a row ended {_said(status)} before they had settled a job; "
-                "what they wrote to stderr says why"
+            raise GivenUp(
+                f"{place.failed} processes in a row ended {how_ended(status)} before they had settled a "
+                "job; what they wrote to stderr says why",
+                status=status,
+                reason=place.reason,
             )
         _log.warning(
-            "process %d (pid %d) ended %s; the next one starts %s",
+            "process %d (pid %d) ended %s%s; the next one starts %s",
             place.number,
             pid,
-            _said(status),
+            how_ended(status),
+            "" if place.reason is None else f": {place.reason.partition(chr(10))[0]}",
             f"in {delay_s:g} s" if delay_s else "at once",
             extra={"child_status": status},
         )
@@ -241,7 +324,8 @@ def _say_finished(place: _Place) -> None:
             place.line.shutdown(socket.SHUT_WR)
 
 
-def _said(status: int) -> str:
+def how_ended(status: int) -> str:
+    """The end of a process as text: "with status 3", "by SIGKILL"."""
     if status >= 0:
         return f"with status {status}"
     try:
@@ -254,28 +338,39 @@ class Tie:
     """The other end, to be made first thing in a child: it dies with its parent, even by a SIGKILL.
 
     on_finished: called, in a thread of its own, once the parent has closed this process's stdin. stdin is
-    empty from here on.
+    empty from here on. SIGINT and SIGTERM, held back since the process began, come from here on: have
+    handlers for them.
     """
 
-    def __init__(self, on_finished: Callable[[], None]) -> None:
+    def __init__(self, on_finished: Callable[[], None] = lambda: None) -> None:
         self._parent = int(os.environ.pop(PARENT, os.getppid()))
         self._on_finished = on_finished
-        self._has_reported = False
+        self._lock = threading.Lock()
+        self._has_settled = False
         # Not inherited: a handler's own children must neither read from the line nor keep it open.
         self._line = os.dup(0)
         nowhere = os.open(os.devnull, os.O_RDONLY)
         os.dup2(nowhere, 0)
         os.close(nowhere)
-        self._is_tied = _die_with_parent()
+        self._is_tied = die_with_parent()
         self._die_if_left()
         threading.Thread(target=self._listen, name="ulak-parent", daemon=True).start()
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, _HELD_BACK)
 
     def report_settled(self) -> None:
         """Tell the parent that this process has settled a job. The first call alone does something."""
-        if not self._has_reported:
-            self._has_reported = True
-            with contextlib.suppress(OSError):  # the parent is dead, and so is this process in a moment
-                os.write(self._line, b".")
+        if not self._has_settled:
+            self._has_settled = True
+            self.report(Word.SETTLED)
+
+    def report(self, word: Word, value: object = None) -> None:
+        """Tell the parent something, with a value that JSON can carry; a text is cut to a few lines."""
+        if isinstance(value, str):
+            value = value[:_TEXT_CHARS_MAX]
+        line = json.dumps([word, value]).encode() + b"\n"
+        with self._lock, contextlib.suppress(OSError):  # the parent is dead, and so is this in a moment
+            while line:
+                line = line[os.write(self._line, line) :]
 
     def _listen(self) -> None:
         with contextlib.suppress(OSError):
@@ -293,7 +388,7 @@ class Tie:
             os.kill(os.getpid(), signal.SIGKILL)
 
 
-def _die_with_parent() -> bool:
+def die_with_parent() -> bool:
     """Have the kernel kill this process when its parent ends; False where it cannot."""
     if sys.platform != "linux":
         return False
