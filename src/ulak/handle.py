@@ -197,15 +197,13 @@ class Handle:
     def lay_aside(self) -> Callable[[], None]:
         """Be as if not opened yet, until what is returned is called: then as before.
 
-        What is opened meanwhile is let go of then. Whoever waits through the handle at either moment is told
-        that it is closed.
+        Close it before that, if it was opened meanwhile. Whoever waits through it now is told that it is
+        closed.
         """
-        before = self._exchange(None, None, is_closed=self._closed)
+        opened, view, is_closed = self._exchange(None, None, is_closed=self._closed)
 
         def take_up_again() -> None:
-            meanwhile, *_ = self._exchange(*before[:2], is_closed=before[2])
-            if meanwhile is not None:
-                meanwhile.close_handle()
+            self._exchange(opened, view, is_closed=is_closed)
 
         return take_up_again
 

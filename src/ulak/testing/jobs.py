@@ -76,8 +76,6 @@ class Jobs:
             gc.collect()
         self._laid_aside = {app: app.lay_store_aside() for app in all_apps()}
         App.stand_in = self._store_of
-        # What a worker does first: ticks from before the test are nobody's.
-        self._do_duties()
         return self
 
     def __exit__(

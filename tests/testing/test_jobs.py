@@ -1,4 +1,4 @@
-"""`ulak.testing`: the jobs of a test, by the rules of production, on the test's own clock."""
+"""`ulak.testing`: the jobs of a test run by the rules of production, on a clock that it moves."""
 
 from __future__ import annotations
 
@@ -6,8 +6,7 @@ import asyncio
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta, timezone
-from pathlib import Path
+from datetime import datetime, timedelta, timezone
 from unittest.mock import ANY
 
 import pytest
@@ -15,10 +14,8 @@ import pytest
 from ulak import (
     App,
     ArgumentError,
-    Backoff,
     Context,
     JobFailed,
-    Queue,
     QueueFull,
     Reject,
     Retry,
@@ -29,19 +26,6 @@ from ulak import (
 )
 from ulak.core.job import Cause
 from ulak.testing import Jobs
-
-
-@pytest.fixture
-def app() -> Iterator[App]:
-    """An App that is there before the test's jobs are."""
-    with App("memory://", queues={"default": None, "mail": 2}, backoff=Backoff(base=10, cap=1000)) as app:
-        yield app
-
-
-@pytest.fixture
-def jobs(app: App) -> Iterator[Jobs]:
-    with Jobs() as jobs:
-        yield jobs
 
 
 @dataclass
@@ -116,15 +100,20 @@ def test_jobs_without_a_task_and_of_unknown_arguments_are_enqueued_too(app: App,
     assert repr(job).startswith("EnqueuedJob(id=1, task=None, state='ready'")
 
 
-def test_jobs_of_an_earlier_name_are_the_tasks(app: App, jobs: Jobs) -> None:
-    @app.task(name="new", aliases=["old"])
-    def welcome(email: str) -> None: ...
+def test_jobs_of_an_earlier_name_are_the_tasks() -> None:
+    before, after = App("memory://shop"), App("memory://shop")
 
-    @app.task(name="older")
-    def other(email: str) -> None: ...
+    @before.task(name="old")
+    def old(email: str) -> None: ...
 
-    other.enqueue("ada")
-    assert jobs.enqueued(welcome) == []
+    @after.task(name="new", aliases=["old"])
+    def new(email: str) -> None: ...
+
+    with Jobs() as jobs:
+        old.enqueue("ada")
+        new.enqueue("bob")
+        assert [job.arguments["email"] for job in jobs.enqueued(new)] == ["ada", "bob"]
+        assert [job.arguments["email"] for job in jobs.enqueued(old)] == ["ada"]
 
 
 # What a drain runs
@@ -199,6 +188,21 @@ def test_what_a_job_enqueues_is_run_too(app: App, jobs: Jobs) -> None:
 
     count_down.enqueue(5)
     assert jobs.drain() == 6
+
+
+def test_a_task_that_comes_later_is_run_too(app: App, jobs: Jobs) -> None:
+    @app.task
+    def early() -> None: ...
+
+    early.enqueue()
+    jobs.drain()
+
+    @app.task
+    def late() -> None: ...
+
+    late.enqueue()
+    jobs.drain()
+    jobs.assert_all_done()
 
 
 def test_a_drain_without_an_end_fails(app: App, jobs: Jobs) -> None:
@@ -353,83 +357,6 @@ def test_a_time_limit_is_on_the_tests_clock(app: App, jobs: Jobs) -> None:
     assert job.history[0].cause is Cause.TIMEOUT
 
 
-# Time
-
-
-@pytest.mark.parametrize("duration", ["30s", 30, timedelta(seconds=30)])
-def test_time_passes_only_by_advance(app: App, jobs: Jobs, duration: str | float | timedelta) -> None:
-    @app.task
-    def later() -> None: ...
-
-    later.using(delay=30).enqueue()
-    jobs.advance("29s")
-    assert jobs.drain() == 0
-    jobs.advance(duration)
-    assert jobs.counts("default").ready == 1
-    assert jobs.drain() == 1
-
-
-def test_advance_runs_nothing_itself(app: App, jobs: Jobs) -> None:
-    @app.task
-    def later() -> None:
-        raise AssertionError
-
-    later.using(delay=30).enqueue()
-    jobs.advance("1h")
-    assert jobs.enqueued(later)[0].attempt == 0
-
-
-def test_a_lease_that_ends_is_reclaimed(app: App, jobs: Jobs) -> None:
-    @app.task
-    def note() -> None: ...
-
-    note.enqueue()
-    lease = app.queue("default").deliver()
-    assert lease is not None
-    jobs.advance("30s")
-    assert app.queue("default").counts().leased == 0
-    jobs.advance("10s")
-    assert jobs.drain() == 1
-
-
-def test_schedules_fire_at_each_of_their_ticks(app: App, jobs: Jobs) -> None:
-    @app.every(30)
-    def tick() -> None: ...
-
-    @app.cron("0 9 * * *", tz="Europe/Istanbul")
-    def daily() -> None: ...
-
-    jobs.advance("1d")
-    assert len(jobs.enqueued(tick)) == 2880
-    (job,) = jobs.enqueued(daily)
-    assert job.created_at.hour == 6
-    assert jobs.drain() == 2881
-
-
-def test_ticks_from_before_the_test_are_nobodys() -> None:
-    app = App()
-
-    @app.every(3600)
-    def tick() -> None: ...
-
-    with Jobs(at=datetime(2026, 1, 1, 0, 59, 59, tzinfo=UTC)) as jobs:
-        assert jobs.drain() == 0
-        jobs.advance(1)
-        assert jobs.drain() == 1
-
-
-def test_a_tick_that_finds_no_room_comes_once_there_is_some(app: App, jobs: Jobs) -> None:
-    @app.every(60)
-    @app.task(queue="mail")
-    def tick() -> None: ...
-
-    jobs.advance("5m")
-    assert jobs.counts("mail").ready == 2
-    jobs.drain()
-    jobs.advance("1s")
-    assert jobs.counts("mail").ready == 1
-
-
 # Workers that die
 
 
@@ -477,6 +404,7 @@ def test_every_job_can_be_run_twice(app: App, jobs: Jobs) -> None:
         jobs.drain()
     charge.enqueue(4)
     jobs.drain()
+    jobs.assert_all_done()
     assert ran == [1, 1, 2, 2, 3, 4]
     jobs.run_twice()
     charge.enqueue(5)
@@ -508,140 +436,6 @@ def test_a_drain_works_where_a_loop_runs(app: App, jobs: Jobs) -> None:
     asyncio.run(main())
     assert said == ["async def", "def"]
     assert jobs.errors == []
-
-
-# Stores
-
-
-def test_an_app_of_a_file_does_not_touch_it(tmp_path: Path) -> None:
-    app = App(f"sqlite:///{tmp_path}/jobs.db")
-
-    @app.task
-    def note() -> None: ...
-
-    with Jobs() as jobs:
-        note.enqueue()
-        assert jobs.drain() == 1
-    assert list(tmp_path.iterdir()) == []
-    app.close()
-
-
-@pytest.mark.parametrize("url", ["memory://", "memory://named", "sqlite:///jobs.db"])
-def test_afterwards_an_app_is_on_its_own_store_again(
-    url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    app = App(url)
-
-    @app.task
-    def note(n: int) -> None: ...
-
-    def waiting() -> list[int]:
-        # By handles and short ways from before, from the test, and from after it.
-        return [handle.counts().ready for handle in (before, app.queue("default"))]
-
-    with app:
-        before, enqueue = app.queue("default"), app.queue("default").enqueue
-        urgent = note.using(priority=1)
-        note.enqueue(1)
-        urgent.enqueue(2)
-        enqueue(b"")
-        for _ in range(2):
-            with Jobs() as jobs:
-                assert waiting() == [0, 0]
-                note.enqueue(3)
-                urgent.enqueue(4)
-                enqueue(b"")
-                before.enqueue(b"")
-                inside = note.using(priority=2)
-                inside.enqueue(5)
-                assert waiting() == [5, 5]
-                assert len(jobs.enqueued(note)) == 3
-        assert waiting() == [3, 3]
-        note.enqueue(6)
-        urgent.enqueue(7)
-        enqueue(b"")
-        before.enqueue(b"")
-        inside.enqueue(8)
-        assert waiting() == [8, 8]
-
-
-def test_an_app_that_is_closed_in_a_test_keeps_the_tests_jobs(app: App, jobs: Jobs) -> None:
-    @app.task
-    def note() -> None: ...
-
-    with app:
-        note.enqueue()
-    assert len(jobs.enqueued(note)) == 1
-    assert jobs.drain() == 1
-
-
-def test_an_app_that_is_closed_in_a_test_is_open_after_it() -> None:
-    with App("memory://") as app:
-        app.queue("default").enqueue(b"")
-        with Jobs():
-            app.close()
-        assert app.queue("default").counts().ready == 1
-
-
-def test_an_app_that_is_made_in_a_test_is_a_plain_one_after_it() -> None:
-    with Jobs() as jobs:
-        app = App("memory://")
-        app.queue("default").enqueue(b"")
-        assert len(jobs.enqueued()) == 1
-    assert app.queue("default").counts().total == 0
-    app.close()
-
-
-def test_apps_of_one_url_share_a_store_and_private_ones_do_not() -> None:
-    one, same, other = App("memory://shared"), App("memory://shared"), App("memory://")
-
-    @one.task(name="note")
-    def note(n: int) -> None: ...
-
-    @same.task(name="only_here")
-    def same_task() -> None: ...
-
-    with Jobs() as jobs:
-        note.enqueue(1)
-        same_task.enqueue()
-        other.queue("default").enqueue(b"")
-        assert one.queue("default").counts().ready == same.queue("default").counts().ready == 2
-        with pytest.raises(
-            ArgumentError, match="several Apps with stores of their own have a queue 'default'"
-        ):
-            jobs.counts("default")
-        with pytest.raises(ArgumentError, match="no App has used a queue 'mail'"):
-            jobs.counts("mail")
-        jobs.drain()
-        assert [job.state for job in jobs.enqueued()] == [State.SUCCEEDED, State.SUCCEEDED, State.READY]
-        assert [job.arguments for job in jobs.enqueued(note)] == [{"n": 1}]
-
-
-def test_jobs_inside_jobs_are_apart() -> None:
-    app = App("memory://")
-    with Jobs() as outer:
-        app.queue("default").enqueue(b"")
-        with Jobs() as inner:
-            assert inner.enqueued() == []
-        assert len(outer.enqueued()) == 1
-    app.close()
-
-
-def test_plain_queues_are_left_alone(jobs: Jobs) -> None:
-    with Queue("memory://") as q:
-        q.enqueue(b"")
-        assert jobs.enqueued() == []
-
-
-def test_a_pool_of_threads_works_on_the_tests_store_too(app: App, jobs: Jobs) -> None:
-    @app.task
-    def double(n: int) -> int:
-        return 2 * n
-
-    with app.workers(2):
-        assert double.enqueue(2).result(timeout=20) == 4
-    assert len(jobs.enqueued(double)) == 1
 
 
 # What ends a test

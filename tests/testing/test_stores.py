@@ -1,0 +1,160 @@
+"""`ulak.testing`: which store an App works on during a test, and after it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from ulak import App, ArgumentError, Queue, State
+from ulak.testing import Jobs
+
+
+def test_an_app_of_a_file_does_not_touch_it(tmp_path: Path) -> None:
+    app = App(f"sqlite:///{tmp_path}/jobs.db")
+
+    @app.task
+    def note() -> None: ...
+
+    with Jobs() as jobs:
+        note.enqueue()
+        assert jobs.drain() == 1
+    assert list(tmp_path.iterdir()) == []
+    app.close()
+
+
+@pytest.mark.parametrize("url", ["memory://", "memory://named", "sqlite:///jobs.db"])
+def test_afterwards_an_app_is_on_its_own_store_again(
+    url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    app = App(url)
+
+    @app.task
+    def note(n: int) -> None: ...
+
+    def waiting() -> list[int]:
+        # By handles and short ways from before, from the test, and from after it.
+        return [handle.counts().ready for handle in (before, app.queue("default"))]
+
+    with app:
+        before, enqueue = app.queue("default"), app.queue("default").enqueue
+        urgent = note.using(priority=1)
+        note.enqueue(1)
+        urgent.enqueue(2)
+        enqueue(b"")
+        for _ in range(2):
+            with Jobs() as jobs:
+                assert waiting() == [0, 0]
+                note.enqueue(3)
+                urgent.enqueue(4)
+                enqueue(b"")
+                before.enqueue(b"")
+                inside = note.using(priority=2)
+                inside.enqueue(5)
+                assert waiting() == [5, 5]
+                assert len(jobs.enqueued(note)) == 3
+        assert waiting() == [3, 3]
+        note.enqueue(6)
+        urgent.enqueue(7)
+        enqueue(b"")
+        before.enqueue(b"")
+        inside.enqueue(8)
+        assert waiting() == [8, 8]
+
+
+def test_an_app_that_is_closed_in_a_test_keeps_the_tests_jobs(app: App, jobs: Jobs) -> None:
+    @app.task
+    def note() -> None: ...
+
+    with app:
+        note.enqueue()
+    assert len(jobs.enqueued(note)) == 1
+    assert jobs.drain() == 1
+
+
+def test_an_app_that_is_closed_in_a_test_is_open_after_it() -> None:
+    with App("memory://") as app:
+        app.queue("default").enqueue(b"")
+        with Jobs():
+            app.close()
+        assert app.queue("default").counts().ready == 1
+
+
+def test_an_app_that_is_made_in_a_test_is_a_plain_one_after_it() -> None:
+    with Jobs() as jobs:
+        app = App("memory://")
+        app.queue("default").enqueue(b"")
+        assert len(jobs.enqueued()) == 1
+    assert app.queue("default").counts().total == 0
+    app.close()
+
+
+def test_apps_of_one_url_share_a_store_and_private_ones_do_not() -> None:
+    one, same, other = App("memory://shared"), App("memory://shared"), App("memory://")
+
+    @one.task(name="note")
+    def note(n: int) -> None: ...
+
+    @same.task(name="only_here")
+    def same_task() -> None: ...
+
+    with Jobs() as jobs:
+        note.enqueue(1)
+        same_task.enqueue()
+        other.queue("default").enqueue(b"")
+        assert one.queue("default").counts().ready == same.queue("default").counts().ready == 2
+        with pytest.raises(
+            ArgumentError, match="several Apps with stores of their own have a queue 'default'"
+        ):
+            jobs.counts("default")
+        with pytest.raises(ArgumentError, match="no App has used a queue 'mail'"):
+            jobs.counts("mail")
+        jobs.drain()
+        assert [job.state for job in jobs.enqueued()] == [State.SUCCEEDED, State.SUCCEEDED, State.READY]
+        assert [job.arguments for job in jobs.enqueued(note)] == [{"n": 1}]
+
+
+def test_apps_that_enqueue_into_each_other_are_drained_together() -> None:
+    one, two = App("memory://"), App("memory://")
+
+    @one.task(name="count")
+    def count(n: int) -> None:
+        if n:
+            down.enqueue(n - 1)
+
+    @two.task(name="count")
+    def down(n: int) -> None:
+        count.enqueue(n)
+
+    with Jobs() as jobs:
+        count.enqueue(2)
+        assert jobs.drain() == 5
+        assert [job.arguments["n"] for job in jobs.enqueued(count)] == [2, 1, 0]
+        assert [job.arguments["n"] for job in jobs.enqueued(down)] == [1, 0]
+
+
+def test_jobs_inside_jobs_are_apart() -> None:
+    app = App("memory://")
+    with Jobs() as outer:
+        app.queue("default").enqueue(b"")
+        with Jobs() as inner:
+            assert inner.enqueued() == []
+        assert len(outer.enqueued()) == 1
+    app.close()
+
+
+def test_plain_queues_are_left_alone(jobs: Jobs) -> None:
+    with Queue("memory://") as q:
+        q.enqueue(b"")
+        assert jobs.enqueued() == []
+
+
+def test_a_pool_of_threads_works_on_the_tests_store_too(app: App, jobs: Jobs) -> None:
+    @app.task
+    def double(n: int) -> int:
+        return 2 * n
+
+    with app.workers(2):
+        assert double.enqueue(2).result(timeout=20) == 4
+    assert len(jobs.enqueued(double)) == 1
