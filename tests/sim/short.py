@@ -76,10 +76,10 @@ def write_quick(stage: Stage, crew: Crew) -> None:
             stage.write("claim", ([crew.label], 1), claim, [lease])
         return lease
 
-    def finish(lease: Lease) -> Outcome | None:
-        outcome = quick.finish(lease)
+    def finish(lease: Lease, *, _result: bytes | None = None) -> Outcome | None:
+        outcome = quick.finish(lease, _result=_result)
         if outcome is not None:
-            stage.write("settle", ([(lease, Done())],), {}, [State.SUCCEEDED])
+            stage.write("settle", ([(lease, Done(_result))],), {}, [State.SUCCEEDED])
         return outcome
 
     crew.quick = Quick(take, finish)

@@ -22,7 +22,7 @@ from ulak.codec import PAYLOAD_BYTES_MAX
 from ulak.core.job import PRIORITY_MAX, PRIORITY_MIN, Grant, Lease, Outcome, Spec, State
 from ulak.core.store import BATCH_MAX, Until
 from ulak.durations import SECONDS_MAX
-from ulak.storage.row import Row
+from ulak.storage.row import More, Row
 from ulak.storage.shelf import Shelf
 
 if TYPE_CHECKING:
@@ -44,7 +44,13 @@ class Here(Protocol):
 
 
 Take: TypeAlias = Callable[[float], Lease | None]
-Finish: TypeAlias = Callable[[Lease], Outcome | None]
+
+
+class Finish(Protocol):
+    """What finishes a job by the short way."""
+
+    def __call__(self, lease: Lease, *, _result: bytes | None = None) -> Outcome | None:
+        """Finish it, with its encoded result; None, and nothing was done, where that does not go."""
 
 
 class Ways(msgspec.Struct, frozen=True):
@@ -183,7 +189,7 @@ def ack_way(
     room, drained, awaited = shelf.lines[Until.ROOM], shelf.lines[Until.DRAINED], store.awaited
     room_waiting, drained_waiting, ends_waiting = room.waiting, drained.waiting, awaited.waiting
 
-    def ack(lease: Lease, *, connection: object | None = None) -> Any:  # noqa: ANN401 - as Queue.ack
+    def ack(lease: Lease, *, connection: object | None = None, _result: bytes | None = None) -> Any:  # noqa: ANN401 - as Queue.ack
         if connection is not None:
             return otherwise(lease, connection=connection)
         if type(lease) is not Lease or lease.grant is not grant:
@@ -203,6 +209,8 @@ def ack_way(
                 and row.more is None
                 and row.grant is grant
             ):
+                if _result is not None:
+                    row.more = More(row.created_at, result=_result)
                 row.ended_at = calendar()
                 row.state = _SUCCEEDED
                 leases.pop(row.id, None)

@@ -12,9 +12,9 @@ from typing import Any, cast
 from ulak.context import Context
 from ulak.core import rules
 from ulak.core.flows import Flow
-from ulak.core.job import Cause, Lease
+from ulak.core.job import Cause, Done, Lease
 from ulak.storage.drive import Edge, arun, run
-from ulak.worker.execute import DONE, Ending, Runs
+from ulak.worker.execute import Ending, Runs
 from ulak.worker.pulse import Pulse
 from ulak.worker.runtime import Crew, Left, Seat
 
@@ -76,7 +76,7 @@ class ThreadHands:
             if not isinstance(context, Context):
                 return [(lease, context)]
             ending = run(lease, context)
-            if ending is not DONE or quick.finish(lease) is None:
+            if type(ending) is not Done or quick.finish(lease, _result=ending.result) is None:
                 return [(lease, ending)]
         return []
 
@@ -187,7 +187,7 @@ class LoopHands:
             if not isinstance(context, Context):
                 return [(lease, context)]
             ending = self._unless_cancelled(seat, await arun(lease, context))
-            if ending is not DONE or quick.finish(lease) is None:
+            if type(ending) is not Done or quick.finish(lease, _result=ending.result) is None:
                 return [(lease, ending)]
         return []
 
