@@ -207,7 +207,7 @@ def local_store(url: str, clock: Clock) -> LocalStore:
     Raises ArgumentError if the store is open with another clock.
     """
     with _registry_lock:
-        clock = _clock_for(url, clock)
+        clock = clock_for(url, clock)
         key = _key_of(url)
         local = _registry.get(key) or LocalStore(key, Edge(_make_store(url, clock), clock))
         if local.edge.clock is not clock:
@@ -233,7 +233,7 @@ def _key_of(url: str) -> str:
     return f"sqlite:{sorted(options.items())}:{os.path.realpath(path)}"
 
 
-def _clock_for(url: str, clock: Clock) -> Clock:
+def clock_for(url: str, clock: Clock) -> Clock:
     """Leases in a file are on a clock that all processes of the machine share."""
     return MACHINE if clock is SYSTEM and url.startswith("sqlite:") else clock
 

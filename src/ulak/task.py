@@ -45,7 +45,9 @@ class TaskSettings(TypedDict, total=False):
     queue: else the App's first. priority, max_attempts, expires: of its jobs, unless they say otherwise.
     backoff: a Backoff, or a function of (attempt, error) that answers with seconds, called where it failed.
     give_up_on: exceptions after which no attempt could succeed. retry_on: the only ones to try again after.
-    timeout: how long an attempt may take; a `def` task has to look at its Context for it.
+    timeout: how long an attempt may take; a `def` task has to look at its Context for it. kill_after: how
+    long after it was asked to end (by its timeout, a cancel, a lost lease) its process is killed; for
+    `workers(executor="process")`, where it is 1 s after a timeout if it is not given.
     """
 
     name: str | None
@@ -57,6 +59,7 @@ class TaskSettings(TypedDict, total=False):
     give_up_on: ErrorTypes
     retry_on: ErrorTypes | None
     timeout: float | timedelta | None
+    kill_after: float | timedelta | None
     expires: float | timedelta | datetime | None
 
 
@@ -255,7 +258,8 @@ class Task(Calls[P, R]):
     """A function whose calls can be enqueued as jobs; it can still be called. Made by `App.task`.
 
     function: itself. policy: how long to wait before another attempt, where that is a function; backoff is
-    what is stored. timeout_s: how long an attempt may take.
+    what is stored. timeout_s: how long an attempt may take. kill_after_s: how long its process lives after
+    it was asked to end.
     """
 
     __name__: str
@@ -286,6 +290,8 @@ class Task(Calls[P, R]):
         self.retry_on = None if only is None else _check_errors(only, self.name, "retry_on")
         limit = settings.get("timeout")
         self.timeout_s = None if limit is None else seconds(limit, name="timeout", allow_zero=False)
+        grace = settings.get("kill_after")
+        self.kill_after_s = None if grace is None else seconds(grace, name="kill_after")
         self.parameters = core.parameters
         self.is_async = core.parameters.is_async
         self.max_attempts, self.backoff = core.max_attempts, core.backoff
@@ -293,10 +299,11 @@ class Task(Calls[P, R]):
         super().__init__(core, options)
         # Not its attributes, which could be called as the task's are.
         functools.update_wrapper(self, core.function, updated=())
-        if self.timeout_s is not None and not self.is_async:
+        if self.timeout_s is not None and not self.is_async and self.kill_after_s is None:
             _log.info(
                 "task %s: a thread cannot be stopped, so its timeout of %g s counts when it returns; it can "
-                "look at Context.cancelled meanwhile, or be async def",
+                "look at Context.cancelled meanwhile, be async def, or run in a process: "
+                "workers(executor='process')",
                 self.name,
                 self.timeout_s,
             )

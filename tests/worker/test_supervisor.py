@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.pids import is_alive
 from tests.support.waiting import eventually
 from ulak import Backoff
 from ulak.errors import ArgumentError
@@ -50,19 +51,6 @@ def tended(supervisor: Supervisor, fact: Callable[[], object]) -> None:
 
 def lines(file: Path) -> list[str]:
     return file.read_text().splitlines() if file.exists() else []
-
-
-def is_alive(pid: int) -> bool:
-    """Whether a thread of the process is left: it is neither gone nor a zombie that nobody has reaped yet.
-
-    A process whose main thread is dead may have another one that still waits for the disk.
-    """
-    process = Path(f"/proc/{pid}")
-    try:
-        is_zombie = (process / "stat").read_text().rpartition(")")[2].split()[0] == "Z"
-        return not is_zombie or len(list((process / "task").iterdir())) > 1
-    except (FileNotFoundError, ProcessLookupError):
-        return False
 
 
 def has_failed(supervisor: Supervisor, times: int) -> bool:

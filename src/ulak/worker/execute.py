@@ -11,24 +11,30 @@ import msgspec
 from ulak.annotations import function_behind, is_async, is_generator, means_context
 from ulak.capture import capture
 from ulak.context import Cancel, Context, Reject, Retry, Snooze, set_current
-from ulak.core import rules
-from ulak.core.job import Cancelled, Cause, Dead, Done, Failure, Lease, Verdict
-from ulak.core.store import Tasks
+from ulak.core import flows, rules
+from ulak.core.job import Cancelled, Cause, Dead, Done, Failure, Lease, Outcome, Verdict
+from ulak.core.store import Store, Tasks
 from ulak.durations import seconds
 from ulak.errors import ArgumentError, PayloadError
 from ulak.worker.pulse import Pulse
 
 
 class Failed(msgspec.Struct, frozen=True, gc=False):
-    """A failed attempt; the failure step decides what follows. delay_s: what the handler asked for."""
+    """A failed attempt; the failure step decides what follows. delay_s: what the handler asked for.
+
+    crashed: what ran it has died with it.
+    """
 
     cause: Cause
     error: Failure
     delay_s: float | None = None
+    crashed: bool = False
 
     def verdict(self, lease: Lease, draw: float) -> Verdict:
         """What the failure step makes of it."""
-        return rules.failure(lease, self.cause, draw=draw, delay_s=self.delay_s, error=self.error)
+        return rules.failure(
+            lease, self.cause, draw=draw, delay_s=self.delay_s, error=self.error, crashed=self.crashed
+        )
 
 
 Ending: TypeAlias = Verdict | Failed
@@ -38,6 +44,13 @@ DONE = Done()
 
 NO_TASK: Tasks = frozenset({None})
 """What a plain pool knows: jobs without a task."""
+
+
+def ack_joined(store: Store, lease: Lease, connection: object) -> None:
+    """What `Context.ack` does, in the handler's own thread. Raises as that says."""
+    (settled,) = store.settle([(lease, DONE)], connection=connection)
+    if settled is Outcome.STALE:
+        raise flows.lost(lease)
 
 
 class Runs(Protocol):
@@ -54,6 +67,10 @@ class Runs(Protocol):
     @property
     def pulse(self) -> Pulse | None:
         """That of an event loop of its own, if it has one."""
+
+    @property
+    def stop(self) -> Callable[[], None] | None:
+        """Ends what still runs, so that it is handed back; None where that cannot be done from outside."""
 
     def run(self, lease: Lease, context: Context) -> Ending:
         """Do the work of one delivery; how it ended. Never raises."""
@@ -82,6 +99,7 @@ class Handler:
         self._call = call
         self.tasks = NO_TASK
         self.pulse: Pulse | None = None
+        self.stop = None
         self.is_async = is_async(call)
         self._context_name = _context_parameter(call)
         _check_signature(call, self._context_name)

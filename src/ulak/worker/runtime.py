@@ -13,7 +13,7 @@ from ulak import events
 from ulak.context import Context
 from ulak.core import flows, rules
 from ulak.core.flows import LOOK_AGAIN_S, Do, Flow, ask, least
-from ulak.core.job import Cause, Counts, Failure, Hold, Lease, Outcome, State, Totals, Verdict
+from ulak.core.job import Cause, Counts, Done, Failure, Hold, Lease, Outcome, State, Totals, Verdict
 from ulak.core.store import Line, Settled, Settlement, Signal, Store, Tasks, Until
 from ulak.errors import StorageBusy, StorageFull, StorageUnavailable
 from ulak.events import Events
@@ -21,11 +21,15 @@ from ulak.local import LocalQueue
 from ulak.metrics import RunTimes
 from ulak.storage.line import WaitLine
 from ulak.ways import quick_hands
-from ulak.worker.execute import DONE, NO_TASK, Ending, Failed
+from ulak.worker.execute import NO_TASK, Ending, Failed, ack_joined
 from ulak.worker.seldom import Seldom, again
 from ulak.worker.turns import Turns
 
 _log = logging.getLogger("ulak")
+
+
+HALT_S = 2.0
+"""How long workers may take to hand back what was ended under them."""
 
 
 class Report(msgspec.Struct, frozen=True):
@@ -114,6 +118,7 @@ class Crew:
     """The state of one pool, and its flows.
 
     local_queues: its queues, as this process sees them, in order. tasks: what its handler knows.
+    halt: ends what still runs when time is over, where that can be done; called by `Do`.
     taking: workers take new jobs. stopped: the keeper may go too.
     """
 
@@ -129,6 +134,7 @@ class Crew:
         turns: Mapping[str, int] | None = None,
         told: Events | None = None,
         jobs_max: int | None = None,
+        halt: Callable[[], Any] | None = None,
     ) -> None:
         self.store = store
         self.local_queues = tuple(local_queues)
@@ -150,9 +156,12 @@ class Crew:
         self.seldom = Seldom()
         self._away_since: float | None = None
         self._jobs_left = jobs_max
+        self.halt = halt
+        # Jobs that workers handed back because the pool was halted.
+        self._returned: list[int] = []
         self._turns = Turns(self.queues, turns)
         self._local_of = {local.name: local for local in local_queues}
-        self._ack = self._ack_joined if store.capabilities.transactions else None
+        self._ack = partial(ack_joined, store) if store.capabilities.transactions else None
         self._start = Totals()
         self._start_stale = self._start_rejected = 0
 
@@ -332,12 +341,6 @@ class Crew:
                 self.taking = False
                 self.wake_all()
 
-    def _ack_joined(self, lease: Lease, connection: object) -> None:
-        """`Context.ack`, in the handler's own thread."""
-        (settled,) = self.store.settle([(lease, DONE)], connection=connection)
-        if settled is Outcome.STALE:
-            raise flows.lost(lease)
-
     @property
     def is_telling(self) -> bool:
         """Whether somebody is told of each delivery, which the short way does not do."""
@@ -346,7 +349,10 @@ class Crew:
     def finish_quickly(self, left: list[Left]) -> bool:
         """Settle what is left by the store's short way; False if that does not go."""
         assert self.quick is not None
-        return all(ending is DONE and self.quick.finish(lease) is not None for lease, ending in left)
+        return all(
+            type(ending) is Done and self.quick.finish(lease, _result=ending.result) is not None
+            for lease, ending in left
+        )
 
     def take_quickly(self, seat: Seat, begin: Callable[[], None]) -> tuple[Lease, Context | Verdict] | None:
         """Take a job by the store's short way, with its context, or with its verdict if it must not run."""
@@ -367,6 +373,8 @@ class Crew:
         for (lease, verdict), answer in zip(settlements, settled, strict=True):
             if answer is Outcome.STALE:
                 self._local_of[lease.queue].count_stale(1)
+            elif verdict.cause is Cause.SHUTDOWN and self.halt is not None:
+                self._returned.append(lease.id)
             elif answer is State.SUCCEEDED:
                 self.run_times.record(lease.task, run_s)
                 if not self.is_telling:
@@ -451,10 +459,15 @@ class Crew:
                 yield from flows.sleep(signal, left_s)
         finally:
             self.gone.leave(signal)
+        if self.halt is not None and self.size and not self.stopped:
+            # So nobody else begins what still runs here: its workers hand it back themselves.
+            yield Do(self.halt)
+            yield from self.left(HALT_S)
         self.stopped = True
         self.gone.ring(len(self.gone))
         self.wake_all()
-        released = 0
+        returned, self._returned = self._returned, []
+        released = len(returned)
         try:
             for queue in self.queues:
                 released += yield from flows.release_all(queue, self.worker, Cause.SHUTDOWN)

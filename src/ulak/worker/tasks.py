@@ -55,6 +55,10 @@ class Runnable(Protocol):
         """How long an attempt may take."""
 
     @property
+    def kill_after_s(self) -> float | None:
+        """How long after it was asked to end its process is killed."""
+
+    @property
     def give_up_on(self) -> tuple[type[BaseException], ...]:
         """Exceptions after which no attempt could succeed."""
 
@@ -74,14 +78,15 @@ class TaskHandler:
     """
 
     def __init__(self, by_name: Mapping[str, Runnable], arounds: Sequence[Around], clock: Clock) -> None:
-        self._by_name = by_name
+        self.by_name = by_name
         self._arounds = arounds
-        self._clock = clock
+        self.clock = clock
         self.tasks: Tasks = frozenset(by_name)
         # Tasks that are not all async run in threads; those that are then share one event loop.
         self.is_async = bool(by_name) and all(task.is_async for task in by_name.values())
         self._loop = SharedLoop(f"ulak-tasks-{next(_numbers)}-loop")
         self.pulse: Pulse | None = self._loop.pulse
+        self.stop = None
         self._advice: dict[str, Advice] = {}
 
     def open(self) -> None:
@@ -93,7 +98,7 @@ class TaskHandler:
 
     def fits(self, job: Job) -> bool:
         """Whether a stored job is a call that its task, if it is known here, takes."""
-        task = self._by_name.get(job.task or "")
+        task = self.by_name.get(job.task or "")
         try:
             return task is not None and bool(task.parameters.decode(job.payload, job.codec))
         except (Misfit, PayloadError, ArgumentError):
@@ -101,7 +106,7 @@ class TaskHandler:
 
     def run(self, lease: Lease, context: Context) -> Ending:
         """Run a job in this thread; that of an `async def` on the shared loop, and wait for it here."""
-        task = self._by_name.get(lease.work.spec.task or "")
+        task = self.by_name.get(lease.work.spec.task or "")
         if task is None:
             return Hold()
         try:
@@ -132,17 +137,22 @@ class TaskHandler:
         except LoopGone:
             raise
         except BaseException as error:  # noqa: BLE001 - a task may raise anything; only the pool stops workers
-            failed = _judged(task, context, error)
-            if self._is_open_to_advice(task, lease, failed):
-                failed = _delayed(failed, self._advice_of(task).ask(lease.attempt, error))
-            return failed
+            return self.judge(lease, context, error)
         finally:
             context.ended = True
             set_current(None)
 
+    def judge(self, lease: Lease, context: Context, error: BaseException) -> Ending:
+        """What an exception means for the job that it ended, by what its task says. Never raises."""
+        task = self.by_name[lease.work.spec.task or ""]
+        failed = _judged(task, context, error)
+        if self._is_open_to_advice(task, lease, failed):
+            failed = _delayed(failed, self._advice_of(task).ask(lease.attempt, error))
+        return failed
+
     async def arun(self, lease: Lease, context: Context) -> Ending:
         """Run a job in this task of an event loop; that of a `def` in a thread."""
-        task = self._by_name.get(lease.work.spec.task or "")
+        task = self.by_name.get(lease.work.spec.task or "")
         if task is None:
             return Hold()
         if not task.is_async:
@@ -189,7 +199,7 @@ class TaskHandler:
         return self._loop.run(result) if isinstance(result, CoroutineType) else result
 
     def _limit(self, context: Context, timeout_s: float) -> None:
-        clock, end = self._clock, self._clock.interval() + timeout_s
+        clock, end = self.clock, self.clock.interval() + timeout_s
         context.limit(lambda: clock.interval() >= end)
 
     def _is_open_to_advice(self, task: Runnable, lease: Lease, ending: Ending) -> bool:
@@ -200,7 +210,7 @@ class TaskHandler:
         assert task.policy is not None
         if (advice := self._advice.get(task.name)) is None:
             # Where two come at once, one of them is forgotten, with what it would have said twice.
-            advice = self._advice.setdefault(task.name, Advice(task.name, task.policy, self._clock))
+            advice = self._advice.setdefault(task.name, Advice(task.name, task.policy, self.clock))
         return advice
 
 

@@ -6,9 +6,9 @@ Nothing of it is pickled, and no frame holds an object of the user's.
 from __future__ import annotations
 
 import contextlib
-import os
 import socket
 import threading
+from collections.abc import Mapping
 from typing import Generic, TypeAlias, TypeVar, assert_never
 
 import msgspec
@@ -24,7 +24,7 @@ _READ_BYTES = 256 * 1024
 
 
 class Module(msgspec.Struct, frozen=True):
-    """A module as another process imports it. file: what that must be found in, where it was a program here."""
+    """A module as another process imports it. file: where it must be, if it was run as a program here."""
 
     name: str
     file: str | None = None
@@ -68,8 +68,9 @@ class Broken(msgspec.Struct, frozen=True, tag=True):
 
 
 class Progress(msgspec.Struct, frozen=True, tag=True):
-    """From a child: how far its job is."""
+    """From a child: how far its errand is."""
 
+    number: int
     text: str
 
 
@@ -116,6 +117,13 @@ FromChild: TypeAlias = Ready | Broken | Progress | Ended
 Heard = TypeVar("Heard")
 
 
+def _plain(value: object) -> object:
+    """What a value of a lease is made of that msgspec has no form for: headers that nobody can change."""
+    if isinstance(value, Mapping):
+        return dict(value)
+    raise NotImplementedError
+
+
 class Garbled(Exception):
     """What came is no frame: somebody else has written into the socket."""
 
@@ -129,7 +137,7 @@ class Pipe(Generic[Heard]):
     def __init__(self, end: socket.socket, heard: object) -> None:
         self._socket = end
         self._decode = msgspec.msgpack.Decoder(heard).decode
-        self._encode = msgspec.msgpack.Encoder().encode
+        self._encode = msgspec.msgpack.Encoder(enc_hook=_plain).encode
         self._sending = threading.Lock()
         self._read = bytearray()
 
@@ -186,7 +194,7 @@ class Pipe(Generic[Heard]):
         del self._read[:size]
         try:
             heard: Heard = self._decode(body)
-        except (msgspec.DecodeError, UnicodeDecodeError, ValueError) as error:
+        except (msgspec.MsgspecError, ValueError) as error:
             raise Garbled from error
         return heard
 
@@ -203,8 +211,3 @@ class Pipe(Generic[Heard]):
     def close(self) -> None:
         """Let go of it."""
         self._socket.close()
-
-
-def forget_in_fork(pipe: Pipe[Heard]) -> None:
-    """Close this end in every process that this one forks, so that the other end sees this one's end."""
-    os.register_at_fork(after_in_child=pipe.close)

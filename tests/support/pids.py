@@ -1,0 +1,25 @@
+"""What the system says of processes."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+
+def children_of(pid: int | None = None) -> list[int]:
+    """The processes that a process (None: this one) has started and has not let go of."""
+    tasks = Path(f"/proc/{os.getpid() if pid is None else pid}/task")
+    return [int(number) for task in tasks.iterdir() for number in (task / "children").read_text().split()]
+
+
+def is_alive(pid: int) -> bool:
+    """Whether a thread of the process is left: it is neither gone nor a zombie that nobody has reaped yet.
+
+    A process whose main thread is dead may have another one that still waits for the disk.
+    """
+    process = Path(f"/proc/{pid}")
+    try:
+        is_zombie = (process / "stat").read_text().rpartition(")")[2].split()[0] == "Z"
+        return not is_zombie or len(list((process / "task").iterdir())) > 1
+    except (FileNotFoundError, ProcessLookupError):
+        return False
