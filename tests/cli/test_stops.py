@@ -154,25 +154,28 @@ def test_outside_the_main_thread_signals_are_left_alone() -> None:
     assert seen == [before]
 
 
-def breaking_off(stops: Stops, work: Callable[[], None]) -> None:
-    with stops.breaking_off():
-        work()
-        pytest.fail("the signal was not raised")
-
-
 def test_where_nothing_is_to_be_finished_the_first_signal_breaks_off() -> None:
     inbox: SimpleQueue[int] = SimpleQueue()
+    steps: list[str] = []
+
+    def work() -> None:
+        steps.append("before")
+        signal.raise_signal(signal.SIGTERM)
+        steps.append("after")
+
     with Stops(inbox) as stops:
-        with pytest.raises(Stopped):
-            breaking_off(stops, lambda: signal.raise_signal(signal.SIGTERM))
-        assert (stops.number, inbox.get_nowait()) == (signal.SIGTERM, signal.SIGTERM)
+        with pytest.raises(Stopped), stops.breaking_off():
+            work()
+        assert (stops.number, inbox.get_nowait(), steps) == (signal.SIGTERM, signal.SIGTERM, ["before"])
 
 
 def test_a_signal_before_that_breaks_off_at_once() -> None:
+    steps: list[str] = []
     with Stops(SimpleQueue()) as stops:
         signal.raise_signal(signal.SIGINT)
-        with pytest.raises(Stopped):
-            breaking_off(stops, lambda: None)
+        with pytest.raises(Stopped), stops.breaking_off():
+            steps.append("inside")
+    assert steps == []
 
 
 @pytest.mark.parametrize("error", [None, ValueError("another")], ids=["nothing", "another error"])

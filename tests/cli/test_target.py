@@ -286,3 +286,9 @@ def test_what_is_no_app_where_none_is_told_how_to_make_one(write: Write) -> None
         '  an App is made by app = ulak.App("sqlite:///jobs.db"), at the level of the module',
         "  set by 'hello:app' on the command line",
     ]
+
+
+def test_ctrl_c_during_the_import_is_not_the_modules_error(write: Write) -> None:
+    write("hello.py", "raise KeyboardInterrupt")
+    with pytest.raises(KeyboardInterrupt):
+        load_app("hello:app")
