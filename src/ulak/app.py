@@ -10,14 +10,14 @@ import socket
 import threading
 import weakref
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractAsyncContextManager
 from datetime import timedelta
 from types import MappingProxyType, TracebackType
 from typing import Any, ClassVar, Self, TypeAlias, TypeVar, cast
 
-from ulak import events
+from ulak import checks, events
 from ulak.annotations import is_async
 from ulak.aqueue import AsyncQueue
-from ulak.checks import check_attempts, check_backoff, check_capacity, check_retention, nearest, several
 from ulak.clock import SYSTEM, Clock
 from ulak.context import Context
 from ulak.core.backoff import Backoff
@@ -29,9 +29,9 @@ from ulak.events import Events, Subscriber
 from ulak.executors import Executor, executor_of, refuse_while_loading
 from ulak.handle import Handle
 from ulak.job import TaskQueue
+from ulak.lifespan import working
 from ulak.local import LocalStore, check_url, clock_for, local_store, masked
 from ulak.maker import TaskMaker
-from ulak.names import check_queue_name
 from ulak.queue import Queue
 from ulak.schedules import Scheduler, Schedules, cron, every
 from ulak.storage.drive import arun, run
@@ -47,7 +47,6 @@ AnyAround = TypeVar("AnyAround", bound=Callable[[Context], Any])
 AnySubscriber = TypeVar("AnySubscriber", bound=Subscriber)
 
 DEFAULT_QUEUE = "default"
-WEIGHT_MAX = 1_000
 
 _pool_numbers = itertools.count(1)
 _app_numbers = itertools.count(1)
@@ -95,12 +94,12 @@ class App:
         clock: Clock = SYSTEM,
     ) -> None:
         self._url = check_url(url)
-        self._declared = _declared(queues)
+        self._declared = checks.check_queues(queues)
         self._first = next(iter(self._declared), DEFAULT_QUEUE)
-        self._max_attempts = check_attempts(max_attempts)
+        self._max_attempts = checks.check_attempts(max_attempts)
         self._lease_s = seconds(visibility_timeout, name="visibility_timeout")
-        self._backoff = check_backoff(backoff) or Backoff()
-        self._retention = check_retention(retention)
+        self._backoff = checks.check_backoff(backoff) or Backoff()
+        self._retention = checks.check_retention(retention)
         self._clock = clock
         self._lock = threading.RLock()
         self._store: LocalStore | None = None
@@ -212,7 +211,7 @@ class App:
     def find(self, name: str) -> Task[..., Any]:
         """The task of this name or alias. Raises ArgumentError, with the nearest name."""
         if (task := self._by_name.get(name)) is None:
-            raise ArgumentError(f"no task {nearest(name, self._by_name)}")
+            raise ArgumentError(f"no task {checks.nearest(name, self._by_name)}")
         return task
 
     def around(self, around: AnyAround) -> AnyAround:
@@ -234,6 +233,10 @@ class App:
             raise ArgumentError(f"app.on takes a function of an event, got {type(subscriber).__name__}")
         self._events.subscribe(subscriber)
         return subscriber
+
+    def off(self, subscriber: Subscriber) -> None:
+        """Tell a function of no more events."""
+        self._events.unsubscribe(subscriber)
 
     # The store
 
@@ -281,7 +284,9 @@ class App:
 
     def _new_handle(self, kind: type[AnyHandle], name: str) -> AnyHandle:
         if name not in self._declared and (name != DEFAULT_QUEUE or self._declared):
-            raise ArgumentError(f"the App has no queue {nearest(name, self._declared)}\n  App(queues=[...])")
+            raise ArgumentError(
+                f"the App has no queue {checks.nearest(name, self._declared)}\n  App(queues=[...])"
+            )
         handle = kind(
             self._url,
             name,
@@ -395,6 +400,7 @@ class App:
         *,
         queues: Iterable[str] | Mapping[str, int | None] | None = None,
         grace: float | timedelta = 30.0,
+        max_jobs: int | None = None,
         executor: Executor | None = None,
         target: str | None = None,
     ) -> Pool:
@@ -402,12 +408,13 @@ class App:
 
         `def` tasks run in threads. `async def` ones run on an event loop: of the pool's own, where all are.
         queues: which to serve, in this order (None: all of the App's); a mapping gives each a weight, by
-        which they take turns. grace: how long a shutdown lets running jobs finish.
+        which they take turns. grace: how long a shutdown lets running jobs finish. max_jobs: after so many
+        the workers leave; those that run then are finished, so there may be a few more.
         executor: "thread" or "async" for one of these, "process" for processes that import the App anew and
         run a job at a time each: one that dies costs its own job an attempt. target: where they find the
         App, as in "shop.jobs:app" (None: where its tasks are). Raises ArgumentError for what does not fit.
         """
-        return self._pool(Pool, count, queues, grace, executor=executor, target=target)
+        return self._pool(Pool, count, queues, grace, max_jobs=max_jobs, executor=executor, target=target)
 
     def aworkers(
         self,
@@ -426,6 +433,7 @@ class App:
         queues: Iterable[str] | Mapping[str, int | None] | None,
         grace: float | timedelta,
         *,
+        max_jobs: int | None = None,
         executor: Executor | None = None,
         target: str | None = None,
     ) -> AnyPool:
@@ -434,7 +442,9 @@ class App:
             raise ArgumentError(
                 "an App without tasks would hold every job; import what defines them before workers()"
             )
-        served, turns = self._served(queues)
+        served, turns = checks.check_served(queues or self.queues)
+        for name in served:
+            self.queue_of(name)
         # Also those that are not served here: schedules may fire into them.
         self.open()
         opened = self.queue_of(served[0]).opened()
@@ -453,7 +463,23 @@ class App:
             turns=turns,
             duties=[scheduler.duty, Refused(served, handler.fits).duty],
             events=self._events,
+            jobs_max=checks.check_max_jobs(max_jobs),
         )
+
+    def lifespan(
+        self,
+        _server: object = None,
+        *,
+        count: int = 8,
+        queues: Iterable[str] | Mapping[str, int | None] | None = None,
+        grace: float | timedelta = 30.0,
+    ) -> AbstractAsyncContextManager[None]:
+        """Run workers beside an ASGI server, on its event loop: `Starlette(lifespan=app.lifespan)`.
+
+        They start with the server, and end with it, within the grace. `def` tasks run on threads. No signal
+        is handled here: that is the server's. Give the options of `workers` by `functools.partial`.
+        """
+        return working(self, lambda: self.aworkers(count, queues=queues, grace=grace))
 
     def handler(self, clock: Clock | None = None) -> TaskHandler:
         """What runs its jobs, in a pool or in a process of one. Opens nothing."""
@@ -463,35 +489,8 @@ class App:
         """Its store, opened."""
         return self.queue_of(self._first).opened().edge.store
 
-    def _served(
-        self, queues: Iterable[str] | Mapping[str, int | None] | None
-    ) -> tuple[list[str], Mapping[str, int] | None]:
-        """The queues to serve, and their weights if they have any."""
-        weights: Mapping[str, int | None] = queues if isinstance(queues, Mapping) else {}
-        names = list(weights) if weights else list(queues or self.queues)
-        if isinstance(queues, str) or not names:
-            raise ArgumentError(f"queues is a list of names or a mapping to weights, got {queues!r:.80}")
-        for name in names:
-            self.queue_of(name)
-        if len(set(names)) < len(names):
-            raise ArgumentError(f"queues names one twice: {', '.join(names)}")
-        for name, weight in weights.items():
-            if weight is not None and (type(weight) is not int or not 1 <= weight <= WEIGHT_MAX):
-                raise ArgumentError(f"queue {name}: a weight is an int from 1 to {WEIGHT_MAX:,}")
-        given = {name: weight or 1 for name, weight in weights.items()}
-        return names, given if any(weights.values()) else None
-
     def __reduce__(self) -> str:
         raise TypeError("an App cannot be copied or pickled; import it where it is needed")
 
     def __repr__(self) -> str:
         return f"App({masked(self._url)!r}, {len(self._tasks)} tasks)"
-
-
-def _declared(queues: object) -> dict[str, int | None]:
-    """The queues that an App is given, each with its capacity."""
-    if isinstance(queues, Mapping):
-        given = cast("Mapping[object, object]", queues)
-        return {check_queue_name(name): check_capacity(capacity) for name, capacity in given.items()}
-    named = several(cast("Iterable[object]", queues), "queues is a list of names, or a mapping to capacities")
-    return {check_queue_name(name): None for name in named}

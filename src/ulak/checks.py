@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime, timedelta
-from typing import TypeAlias, TypeVar
+from typing import TypeAlias, TypeVar, cast
 
 from ulak import codec
 from ulak.core.backoff import Backoff
@@ -13,7 +13,7 @@ from ulak.core.job import PRIORITY_MAX, PRIORITY_MIN, Draft
 from ulak.core.store import BATCH_MAX, Retention
 from ulak.durations import seconds
 from ulak.errors import ArgumentError
-from ulak.names import check_key
+from ulak.names import check_key, check_queue_name
 from ulak.newjob import NewJob
 
 T = TypeVar("T")
@@ -21,6 +21,7 @@ T = TypeVar("T")
 Timeout: TypeAlias = float | timedelta | None
 
 MAX_ATTEMPTS_MAX = 1_000_000
+WEIGHT_MAX = 1_000
 
 # A day inside what a datetime holds, so that it can be shown in any time zone.
 _INSTANT_MIN = datetime(1, 1, 2, tzinfo=UTC).timestamp()
@@ -130,6 +131,37 @@ def check_attempts(attempts: object) -> int:
             f"max_attempts counts the first run: an int from 1 to {MAX_ATTEMPTS_MAX:,}, {_got(attempts)}"
         )
     return attempts
+
+
+def check_queues(queues: object) -> dict[str, int | None]:
+    """The queues that an App declares, each with its capacity; else ArgumentError."""
+    if isinstance(queues, Mapping):
+        return {check_queue_name(name): check_capacity(capacity) for name, capacity in queues.items()}
+    named = several(cast("Iterable[object]", queues), "queues is a list of names, or a mapping to capacities")
+    return {check_queue_name(name): None for name in named}
+
+
+def check_max_jobs(jobs: object) -> int | None:
+    """How many jobs a pool runs, or None for no limit; else ArgumentError."""
+    if jobs is not None and (type(jobs) is not int or jobs < 1):
+        raise ArgumentError(f"max_jobs is how many jobs a pool runs, an int from 1, or None; {_got(jobs)}")
+    return jobs
+
+
+def check_served(queues: object) -> tuple[list[str], Mapping[str, int] | None]:
+    """The queues that a pool serves, in order, and their weights if they have any; else ArgumentError."""
+    weights: Mapping[str, object] = queues if isinstance(queues, Mapping) else {}
+    names = list(cast("Iterable[str]", queues))
+    if isinstance(queues, str) or not names:
+        raise ArgumentError(f"queues is a list of names or a mapping to weights, got {queues!r:.80}")
+    if len(set(names)) < len(names):
+        raise ArgumentError(f"queues names one twice: {', '.join(names)}")
+    given: dict[str, int] = {}
+    for name, weight in weights.items():
+        if weight is not None and (type(weight) is not int or not 1 <= weight <= WEIGHT_MAX):
+            raise ArgumentError(f"queue {name}: a weight is an int from 1 to {WEIGHT_MAX:,}")
+        given[name] = weight or 1
+    return names, given if any(weights.values()) else None
 
 
 def check_capacity(capacity: object) -> int | None:

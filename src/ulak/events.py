@@ -124,6 +124,10 @@ class Events:
         """Tell this one too, from now on."""
         self._subscribers = (*self._subscribers, subscriber)
 
+    def unsubscribe(self, subscriber: Subscriber) -> None:
+        """Tell this one no more. One that is not told: nothing."""
+        self._subscribers = tuple(other for other in self._subscribers if other != subscriber)
+
     def tell(self, event: Event) -> None:
         """Tell everybody, the log first."""
         # A log filter or handler of the user's may raise, and there is nobody left to tell.

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from ulak.checks import WEIGHT_MAX
 from ulak.cli import logs
 from ulak.cli.options import add_verbose, duration, whole
 from ulak.cli.output import say, visible
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
 
 CONCURRENCY = 8
 GRACE_S = 30.0
-WEIGHT_MAX = 1000
 _TASKS_SHOWN = 5
 
 _DESCRIPTION = """
