@@ -53,6 +53,8 @@ def conclude(run, results, targets, yardsticks, path, **more):
 
 
 def print_judgements(title, judgements, cases, bad):
+    if not judgements:
+        return
     print(f"\n{title}")
     for found in judgements:
         if found.case not in cases:
