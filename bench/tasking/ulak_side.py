@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from bench.inmemory.loops import CAPACITY
 from bench.inmemory.ulak_side import check
 from bench.tasking.loop import produced
 from ulak import App, Queue
 
-app = App("memory://", queues={"default": CAPACITY})
+app = App("memory://")
 
 
 @app.task
@@ -24,7 +23,7 @@ def task(jobs):
 
 
 def bare_pool(jobs):
-    with Queue("memory://", capacity=CAPACITY) as q, q.workers(no_op.function, count=1) as running:
+    with Queue("memory://") as q, q.workers(no_op.function, count=1) as running:
         result = produced(q.enqueue, running.drain, jobs)
         check(q, jobs)
     return result

@@ -80,9 +80,12 @@ class Parameters:
             body = encode_json(given)
             # A **kwargs would take also what is the worker's to fill in.
             is_ours = not kwargs or self.context_name not in kwargs
-            if is_ours and len(body) <= PAYLOAD_BYTES_MAX and not codec.is_too_deep(body):
-                shape.check(given, shape.decode(body))
-                return body
+            if is_ours and len(body) <= PAYLOAD_BYTES_MAX:
+                if shape.is_plain(given):
+                    return body
+                if not codec.is_too_deep(body):
+                    shape.check(given, shape.decode(body))
+                    return body
         except Exception:  # noqa: BLE001, S110 - of the user's own classes too; it is told below
             pass
         # Out here and not where it was caught, since some exceptions hold the value.
@@ -94,7 +97,7 @@ class Parameters:
         Raises Misfit if they do not fit the signature, PayloadError if the bytes are not readable at all.
         """
         shape = self._shape or self._look_again()
-        if tag == "json" and not codec.is_too_deep(body):
+        if tag == "json" and (shape.is_flat or not codec.is_too_deep(body)):
             try:
                 return shape.spread(shape.decode(body))
             except Exception:  # noqa: BLE001, S110 - as above

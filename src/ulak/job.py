@@ -6,6 +6,8 @@ from collections.abc import Callable, Generator
 from datetime import timedelta
 from typing import Any, Generic, Protocol, TypeVar
 
+import msgspec
+
 from ulak.checks import Timeout, wait_s
 from ulak.core import flows
 from ulak.core.flows import Flow, Handling, ask
@@ -172,30 +174,18 @@ class Home(Protocol):
         """A job of it was stored, or one stood for its key already."""
 
 
-class Job(Generic[R_co]):
+class Job(msgspec.Struct, Generic[R_co], frozen=True, eq=False, gc=False):
     """One call of a task that was enqueued. `await job` and `job.result()` give what the function returned.
 
     existed: a job stood for its key already, and nothing new was stored: this is that job.
     """
 
-    __slots__ = ("_decode", "_home", "existed", "id", "queue", "task")
-
-    def __init__(
-        self,
-        job_id: int,
-        task: str,
-        queue: str,
-        home: Home,
-        decode: Callable[[bytes | None], R_co],
-        *,
-        existed: bool,
-    ) -> None:
-        self.id = int(job_id)
-        self.task = task
-        self.queue = queue
-        self.existed = existed
-        self._home = home
-        self._decode = decode
+    id: int
+    task: str
+    queue: str
+    existed: bool
+    _home: Home
+    _decode: Callable[[bytes | None], R_co]
 
     @property
     def _queue(self) -> TaskQueue:

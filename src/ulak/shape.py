@@ -105,7 +105,25 @@ class Shape:
         # Then the struct's own constructor takes arguments exactly as the function would.
         self._is_simple = all(field.kind in (_BY_PLACE[1], _NAME_ONLY) for field in self.fields)
         self._is_row = all(field.kind in _BY_PLACE and field.is_required for field in self.fields)
+        self._plain = _plain_of(self.fields)
+        # Then a decoder stops at the first bracket, however many come after it.
+        self.is_flat = self._plain is not None
         self.decode = decoder_of(self._struct)
+
+    def is_plain(self, given: Any) -> bool:  # noqa: ANN401 - of the struct type
+        """Whether all arguments are plain values of the very types that are annotated.
+
+        They come back as they were given, and nothing in them is nested.
+        """
+        plain = self._plain
+        if plain is None:
+            return False
+        for value, kind in zip(astuple(given), plain, strict=True):
+            if type(value) is not kind:
+                return False
+            if kind is int and not -_INT_LOOKED_AT < value < _INT_LOOKED_AT:  # type: ignore[operator] # narrowed
+                return False
+        return True
 
     def bind(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:  # noqa: ANN401 - of the struct type
         """The arguments as the function would take them. Raises TypeError."""
@@ -143,6 +161,13 @@ class Shape:
                 last = number
         args = [given.pop(field.name, field.default) for field in by_place[:last]]
         return (*args, *rest), {**given, **more}
+
+
+def _plain_of(fields: Iterable[Field]) -> tuple[type, ...] | None:
+    """The type of each argument, where all have to be given and of a type that JSON has as it is."""
+    kinds = [field.hint if field.kind in _BY_PLACE and field.is_required else None for field in fields]
+    plain = [kind for kind in kinds if kind is str or kind is int or kind is bool]
+    return tuple(plain) if len(plain) == len(kinds) else None
 
 
 def _struct(fields: list[Field], base: type[Any], rename: dict[str, str], *, kw_only: bool) -> type[Any]:

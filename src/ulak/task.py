@@ -171,7 +171,8 @@ class Calls(Generic[P, R]):
 
     def job(self, job_id: int) -> Job[R]:
         """The job of this id, as one of this task and queue, whether there is one or not."""
-        return Job(job_id, self._core.name, self.queue, self._core.home, self._core.decode, existed=True)
+        core, existed = self._core, True
+        return Job(job_id, core.name, self.queue, existed, core.home, core.decode)
 
     # How a call gets into the store
 
@@ -180,7 +181,7 @@ class Calls(Generic[P, R]):
         # What is part of a caller's transaction is not stored yet.
         if self._plan.connection is None:
             core.home.enqueued(queue, core.name, job_id, existed=existed)
-        return Job(job_id, core.name, queue, core.home, core.decode, existed=existed)
+        return Job(int(job_id) if existed else job_id, core.name, queue, existed, core.home, core.decode)
 
     def _many(self, queue: TaskQueue, ids: list[int]) -> list[Job[R]]:
         return [self._made(job_id, queue.name) for job_id in ids]
