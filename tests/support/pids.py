@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from pathlib import Path
 
 
 def children_of(pid: int | None = None) -> list[int]:
     """The processes that a process (None: this one) has started and has not let go of."""
-    tasks = Path(f"/proc/{os.getpid() if pid is None else pid}/task")
-    return [int(number) for task in tasks.iterdir() for number in (task / "children").read_text().split()]
+    found: list[int] = []
+    for thread in Path(f"/proc/{os.getpid() if pid is None else pid}/task").iterdir():
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # it has just ended
+            found += map(int, (thread / "children").read_text().split())
+    return found
 
 
 def is_alive(pid: int) -> bool:

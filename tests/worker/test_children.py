@@ -6,6 +6,7 @@ import contextlib
 import os
 import signal
 import socket
+import subprocess
 import sys
 import threading
 from collections.abc import Iterator
@@ -14,14 +15,18 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from tests.support.doors import Door, door
+from tests.support.pids import is_alive
 from tests.support.threads import Running
 from tests.support.waiting import WAIT_S, eventually
+from tests.tasks.processes import errands
 from ulak import Backoff
 from ulak.clock import SYSTEM
 from ulak.context import Context
 from ulak.core.job import Cancelled, Cause, Dead, Done, Failure, Grant, Hold, Lease, Retry, Spec, Work
+from ulak.executors import start_of
 from ulak.testing import ManualClock
-from ulak.worker import nursery
+from ulak.worker import children, nursery
 from ulak.worker.execute import DONE, Failed
 from ulak.worker.nursery import Child, Closed, Errand, Nursery, Why
 from ulak.worker.wire import (
@@ -308,6 +313,28 @@ def test_a_system_without_room_for_a_process_is_an_error_of_whoever_asked(monkey
         assert made.children == []
 
 
+def test_progress_of_an_earlier_errand_is_none_of_this_one(monkeypatch, ends: Ends) -> None:
+    with a_nursery(monkeypatch, WAITING) as made:
+        child, errand = made.bear(), an_errand()
+        child.pipe.close()
+        child.pipe = ends.parent
+        for frame in (Progress(0, "old"), Progress(1, "new"), Progress(0, "old"), ended(DONE, acked=True)):
+            ends.child.send(frame)
+        assert children._answer(child, errand) is DONE
+    assert (errand.context.progress_text, errand.context.acked) == ("new", True)
+
+
+@pytest.mark.parametrize("frame", [Ready(), Broken("?"), Ended()], ids=lambda frame: type(frame).__name__)
+def test_what_is_no_answer_is_the_end_of_a_process(monkeypatch, ends: Ends, frame: FromChild) -> None:
+    with a_nursery(monkeypatch, WAITING) as made:
+        child = made.bear()
+        child.pipe.close()
+        child.pipe = ends.parent
+        ends.child.send(frame)
+        assert children._answer(child, an_errand()) is None
+        assert (child.ended(WAIT_S), child.killed) == (True, Why.GARBLED)
+
+
 def test_nothing_is_started_after_the_end(monkeypatch) -> None:
     with a_nursery(monkeypatch, WAITING) as made:
         made.bear()
@@ -315,3 +342,107 @@ def test_nothing_is_started_after_the_end(monkeypatch) -> None:
         made.bear()
     made.close()
     assert not [thread for thread in threading.enumerate() if thread.name == "ulak-test:app-processes"]
+
+
+# A process, by hand
+
+
+@pytest.fixture
+def gate() -> Iterator[Door]:
+    with door() as made:
+        yield made
+
+
+@pytest.fixture
+def hands_on() -> Iterator[Child]:
+    """A process that has its App, and waits for jobs."""
+    made = Nursery("errands:app", str(Path.cwd()), SYSTEM)
+    made.open()
+    try:
+        child = made.bear()
+        child.pipe.send(start_of(errands.app, None))
+        assert child.pipe.receive() == Ready()
+        child.is_ready = True
+        yield child
+    finally:
+        for born in made.children:
+            made.forget(born)
+        made.close()
+
+
+def a_run(number: int, task: str, body: bytes) -> Run:
+    lease = a_lease()
+    spec = msgspec.structs.replace(lease.work.spec, task=f"errands.{task}")
+    return Run(number, msgspec.structs.replace(lease, work=Work(1, spec, body, 0, 1.5)))
+
+
+def test_frames_that_come_at_once_are_all_heard(hands_on: Child, gate: Door) -> None:
+    body = msgspec.json.encode({"place": gate.place})
+    encode = msgspec.msgpack.Encoder(enc_hook=dict).encode
+    both = [encode(a_run(7, "obey", body)), encode(Stop(7))]
+    hands_on.pipe._socket.sendall(b"".join(len(part).to_bytes(4, "big") + part for part in both))
+    gate.guest().let_go("on")
+    assert hands_on.pipe.receive() == ended(Done(b'"on"'), acked=False)
+
+
+def test_a_wish_to_stop_another_errand_is_not_for_this_one(hands_on: Child, gate: Door) -> None:
+    hands_on.pipe.send(a_run(7, "report", msgspec.json.encode({"place": gate.place})))
+    first = gate.guest()
+    assert hands_on.pipe.receive() == Progress(7, "1/3 first")
+    hands_on.pipe.send(Stop(6))
+    first.let_go()
+    # It has heard what came before it tells of this.
+    second = gate.guest()
+    assert hands_on.pipe.receive() == Progress(7, "2/3 second")
+    second.let_go()
+    assert hands_on.pipe.receive() == ended(Done(b"false"), acked=False)
+
+
+def test_a_process_without_a_job_leaves_in_order_when_nothing_more_comes(hands_on: Child) -> None:
+    hands_on.pipe.finish()
+    assert hands_on.ended(WAIT_S)
+    assert hands_on.end == "with status 0"
+
+
+def test_a_process_leaves_its_job_when_nobody_waits_for_it(hands_on: Child, gate: Door) -> None:
+    hands_on.pipe.send(a_run(1, "stand", msgspec.json.encode({"place": gate.place})))
+    guest = gate.guest()
+    hands_on.pipe.finish()
+    assert guest.hear() == ""
+    assert hands_on.ended(WAIT_S)
+    assert hands_on.end == "with status 70"
+
+
+def test_a_process_that_understands_nothing_ends(hands_on: Child) -> None:
+    hands_on.pipe._socket.sendall(b"\x00\x00\x00\x01\xc1")
+    assert hands_on.ended(WAIT_S)
+    assert hands_on.end == "with status 70"
+
+
+def test_a_process_sees_its_parents_end_by_itself_where_no_signal_tells(tmp_path: Path) -> None:
+    """The other end of its line is held by somebody who lives on."""
+    untied = nursery._BOOT.replace(
+        "import main\n", "import main\nimport ulak.worker.child as child\nchild.die_with_parent = bool\n"
+    )
+    between = f"""
+import os, subprocess, sys
+fd = sys.argv[1]
+child = subprocess.Popen([sys.executable, "-c", {untied!r}, fd, str(os.getpid())], pass_fds=[int(fd)])
+print(child.pid, flush=True)
+input()
+"""
+    mine, theirs = socket.socketpair()
+    pipe: Pipe[FromChild] = Pipe(mine, FromChild)
+    fd = str(theirs.fileno())
+    argv = [sys.executable, "-c", between, fd]
+    with subprocess.Popen(argv, stdin=-1, stdout=-1, text=True, pass_fds=[theirs.fileno()]) as parent:
+        theirs.close()
+        assert parent.stdout is not None
+        pid = int(parent.stdout.readline())
+        path = msgspec.json.encode([entry for entry in sys.path if entry])
+        mine.sendall(len(path).to_bytes(4, "big") + path)
+        pipe.send(start_of(errands.app, None))
+        assert pipe.receive() == Ready()
+        parent.kill()
+        eventually(lambda: not is_alive(pid))
+    pipe.close()

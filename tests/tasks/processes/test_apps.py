@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 import ulak
+from tests.support.doors import door
 from tests.support.modules import forgotten
 from tests.support.pids import is_alive
 from tests.support.waiting import WAIT_S, eventually
@@ -270,7 +271,7 @@ def test_a_broken_deploy_keeps_jobs_unspent_until_it_is_mended(folder: Path, mon
     assert "no process can run shop:app, and jobs wait; the next try comes in 0.05 s" in caplog.text
 
 
-def test_a_pool_that_cannot_start_processes_ends_at_once_all_the_same(folder: Path, monkeypatch) -> None:
+def test_a_pool_that_cannot_start_processes_ends_at_once_all_the_same(folder, monkeypatch, caplog) -> None:
     monkeypatch.setattr(children, "RESTARTS", Backoff(base=3600, cap=3600))
     write(folder / "shop.py", SHOP)
     app = imported("shop")
@@ -278,7 +279,7 @@ def test_a_pool_that_cannot_start_processes_ends_at_once_all_the_same(folder: Pa
         pool = app.workers(2, executor="process")
         pool.start()
         pid = app.find("shop.pid").enqueue().result(WAIT_S)
-        write(folder / "shop.py", "raise RuntimeError('half a deploy')")
+        write(folder / "shop.py", "open('tries', 'a').write('.')\nraise RuntimeError('half a deploy')")
         os.kill(pid, 9)
         eventually(lambda: not is_alive(pid))
         jobs = [app.find("shop.pid").enqueue() for _ in range(3)]
@@ -286,6 +287,37 @@ def test_a_pool_that_cannot_start_processes_ends_at_once_all_the_same(folder: Pa
         report = pool.shutdown(0)
         assert report.open == 3
         assert {job.info().attempt for job in jobs} == {0}
+    # Whoever came later has waited, and one has told of it.
+    assert len((folder / "tries").read_text()) <= 2
+    assert caplog.text.count("no process can run shop:app") == 1
+
+
+def test_a_stop_waits_for_no_process_that_is_still_starting(folder: Path, monkeypatch) -> None:
+    write(
+        folder / "shop.py",
+        SHOP
+        + """
+    from tests.support.doors import knock
+
+    @app.task
+    def stand(place: str) -> None:
+        knock(place)
+
+    if "HOLD" in os.environ:
+        knock(os.environ["HOLD"], "starting")
+    """,
+    )
+    app = imported("shop")
+    with app, door() as gate, app.workers(2, executor="process", grace=WAIT_S) as pool:
+        jobs = [app.find("shop.stand").enqueue(gate.place)]
+        guests = [gate.guest()]
+        monkeypatch.setenv("HOLD", gate.place)
+        jobs.append(app.find("shop.stand").enqueue(gate.place))
+        guests.append(gate.guest())
+        assert guests[1].said == "starting"
+        assert pool.shutdown(0).released == 2
+        assert not any(is_alive(guest.pid) for guest in guests)
+        assert [job.info().attempt for job in jobs] == [0, 0]
 
 
 # What does not go together
