@@ -284,8 +284,9 @@ class Task(Calls[P, R]):
         own = settings.get("backoff")
         self.policy = None if own is None or isinstance(own, Backoff) else _check_policy(own, self.name)
         core.backoff = own if isinstance(own, Backoff) else backoff
-        core.max_attempts = check_attempts(settings.get("max_attempts") or max_attempts)
-        core.queue = check_queue_name(settings.get("queue") or queue)
+        own_attempts, own_queue = settings.get("max_attempts"), settings.get("queue")
+        core.max_attempts = check_attempts(max_attempts if own_attempts is None else own_attempts)
+        core.queue = check_queue_name(queue if own_queue is None else own_queue)
         self.give_up_on = _check_errors(settings.get("give_up_on", ()), self.name, "give_up_on")
         only = settings.get("retry_on")
         self.retry_on = None if only is None else _check_errors(only, self.name, "retry_on")

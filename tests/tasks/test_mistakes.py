@@ -1,0 +1,282 @@
+"""What people get wrong with job queues on their first afternoon, and what happens here instead.
+
+One test per mistake that no other file has: what concerns arguments alone is in test_arguments, names that
+are not there in test_tasks, jobs that nobody takes in test_unserved, unknown tasks in test_held.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.pools import AT_ONCE, Gate
+from tests.support.waiting import WAIT_S, eventually
+from tests.tasks.conftest import MakeApp
+from ulak import (
+    App,
+    ArgumentError,
+    ConfigError,
+    Context,
+    JobForgotten,
+    Keep,
+    LeaseLost,
+    Outcome,
+    Retention,
+    SchemaError,
+    State,
+    current_job,
+)
+from ulak.testing import ManualClock
+
+DAY_S = 86_400.0
+SECRET = "s3cret-4711"
+
+
+def test_what_cannot_travel_is_refused_where_it_was_passed_and_by_its_place(app: App) -> None:
+    @app.task(name="import_rows")
+    def import_rows(table, options) -> None: ...
+
+    with Path(__file__).open("rb") as file:
+        for stray in (lambda: None, file, threading.Lock(), asyncio.Event(), object(), {1, 2}):
+            with pytest.raises(ArgumentError) as error:
+                import_rows.enqueue("users", {"steps": [1, {"then": stray}]})
+            said = str(error.value)
+            assert said.startswith('import_rows(table, options): argument \'options["steps"][1]["then"]\'')
+            assert "; pass " in said
+    assert app.queue("default").counts().total == 0
+
+
+def test_calling_a_task_runs_it_here_and_enqueues_nothing(app: App) -> None:
+    @app.task
+    def double(n: int) -> int:
+        return 2 * n
+
+    assert double(4) == 8
+    assert app.queue("default").counts().total == 0
+
+
+def test_a_job_that_takes_longer_than_its_lease_runs_once(timed: MakeApp, clock: ManualClock) -> None:
+    app = timed(visibility_timeout=30)
+    runs: list[int] = []
+    with Gate() as gate:
+        stop = gate.handler("def")
+
+        @app.task
+        def report() -> None:
+            runs.append(1)
+            stop(None)
+
+        with app.workers(2):
+            job = report.enqueue()
+            gate.entered()
+            for _ in range(20):
+                leased_until = _lease_end(app)
+                clock.advance(10)
+                eventually(lambda before=leased_until: _lease_end(app) > before)
+            gate.open()
+            assert job.wait(timeout=WAIT_S) is State.SUCCEEDED
+    assert runs == [1]
+
+
+def _lease_end(app: App) -> float:
+    (lease,) = app.queue("default")._edge.store.leased("default")
+    return lease.lease_end
+
+
+def test_a_worker_that_comes_back_from_the_dead_cannot_finish_anothers_job(
+    timed: MakeApp, clock: ManualClock
+) -> None:
+    app = timed(backoff=AT_ONCE)
+
+    @app.task
+    def charge() -> None: ...
+
+    charge.enqueue()
+    q = app.queue("default")
+    late = q.deliver()
+    assert late is not None
+    clock.advance(31)
+    q.tick_timeouts()
+    clock.advance(1)
+    again = q.deliver()
+    assert again is not None
+    assert again.redelivered
+    assert (q.ack(late), q.ack(again)) == (Outcome.STALE, Outcome.OK)
+
+
+def test_a_job_can_tell_that_an_earlier_run_may_have_done_its_work(app: App) -> None:
+    seen: list[tuple[int, bool]] = []
+
+    @app.task
+    def charge() -> None:
+        job = current_job()
+        assert job is not None
+        seen.append((job.attempt, job.redelivered))
+        if job.attempt == 1:
+            raise ConnectionError
+
+    with app.workers(1):
+        assert charge.enqueue().wait(timeout=WAIT_S) is State.SUCCEEDED
+    assert seen == [(1, False), (2, True)]
+
+
+def test_a_store_that_cannot_be_used_is_an_error_at_once_and_nobody_hangs(tmp_path: Path) -> None:
+    (tmp_path / "letter.db").write_text("not a store" * 100)
+    for url, error in (
+        ("sqlite:///no/such/folder/jobs.db", ConfigError),
+        (f"sqlite:///{tmp_path}/letter.db", SchemaError),
+    ):
+        app = App(url)
+
+        @app.task
+        def welcome(email: str) -> None: ...
+
+        with pytest.raises(error):
+            welcome.enqueue("ada")
+        with pytest.raises(error):
+            asyncio.run(welcome.aenqueue("ada"))
+        with pytest.raises(error):
+            app.workers()
+
+
+@pytest.mark.parametrize(
+    "url", ["postgresql://ada:pw@host/jobs", "redis://:pw@host", "jobs.db", "sqlite://jobs.db"]
+)
+def test_an_url_that_cannot_be_is_refused_before_anything_is_tried_and_shows_no_password(url: str) -> None:
+    with pytest.raises(ConfigError) as error:
+        App(url)
+    assert "pw" not in str(error.value)
+
+
+@pytest.mark.parametrize("attempts", [0, -1, float("inf"), True, "for ever"])
+def test_no_job_can_be_tried_for_ever(app: App, attempts: Any) -> None:
+    with pytest.raises(ArgumentError, match="max_attempts"):
+        app.task(name="a", max_attempts=attempts)(lambda: None)
+    task = app.task(name="b")(lambda: None)
+    assert 1 <= task.max_attempts <= 10
+    with pytest.raises(ArgumentError, match="max_attempts"):
+        task.using(max_attempts=attempts).enqueue()
+
+
+@pytest.mark.parametrize("setting", ["name", "queue", "timeout"])
+def test_a_setting_that_is_empty_is_not_taken_for_one_that_was_not_given(app: App, setting: str) -> None:
+    empty: Any = {setting: 0 if setting == "timeout" else ""}
+    with pytest.raises(ArgumentError, match=setting):
+        app.task(**empty)(lambda: None)
+
+
+def test_a_higher_priority_comes_first(app: App) -> None:
+    ran: list[str] = []
+
+    @app.task
+    def note(text: str) -> None:
+        ran.append(text)
+
+    for text, priority in (("low", -5), ("usual", 0), ("high", 5)):
+        note.using(priority=priority).enqueue(text)
+    with app.workers(1) as pool:
+        pool.drain(timeout=WAIT_S)
+    assert ran == ["high", "usual", "low"]
+
+
+def test_what_has_ended_is_not_kept_for_ever_and_that_is_said(timed: MakeApp, clock: ManualClock) -> None:
+    app = timed()
+
+    @app.task
+    def double(n: int) -> int:
+        return 2 * n
+
+    with app.workers(1):
+        job = double.enqueue(4)
+        assert job.result(timeout=WAIT_S) == 8
+        clock.advance(8 * DAY_S)
+        eventually(lambda: app.queue("default").counts().pruned == 1, clock=clock)
+        with pytest.raises(JobForgotten):
+            job.result()
+
+
+def test_dead_jobs_are_bounded_too(timed: MakeApp) -> None:
+    app = timed(retention=Retention(dead=Keep(2, DAY_S)), max_attempts=1)
+
+    @app.task
+    def fail() -> None:
+        raise ValueError
+
+    with app.workers(1) as pool:
+        for _ in range(5):
+            fail.enqueue()
+        pool.drain(timeout=WAIT_S)
+        app.queue("default").prune()
+    assert app.queue("default").counts().dead == 2
+
+
+def test_nothing_that_is_logged_told_or_shown_holds_an_argument_or_a_result(
+    app: App, caplog: pytest.LogCaptureFixture
+) -> None:
+    told: list[object] = []
+    caplog.set_level(logging.DEBUG)
+    app.on(told.append)
+
+    @app.task
+    def echo(text: str) -> str:
+        return text
+
+    @app.task(max_attempts=2)
+    def fail(text: str) -> None:
+        raise ValueError("of the task's own making")
+
+    @app.task
+    def reject(text: str) -> bytes:
+        return object()  # type: ignore[return-value]
+
+    with app.workers(2) as pool:
+        jobs = [task.enqueue(SECRET) for task in (echo, fail, reject)]
+        with pytest.raises(ArgumentError) as refused:
+            echo.enqueue([SECRET])  # type: ignore[arg-type]
+        app.task(name="misfit")(lambda n: None).enqueue({SECRET: 1})
+        pool.drain(timeout=WAIT_S)
+    assert len(told) > len(jobs)
+    shown = [*map(repr, told), *map(repr, jobs), *(repr(job.info()) for job in jobs), str(refused.value)]
+    assert SECRET not in caplog.text + "".join(shown)
+
+
+def test_a_transaction_that_lost_its_job_meanwhile_is_told(timed: MakeApp, clock: ManualClock) -> None:
+    app = timed(backoff=AT_ONCE)
+    if not app.open().queue("default")._edge.store.capabilities.transactions:
+        pytest.skip("no transactions")
+    import sqlite3
+
+    path = app.url.removeprefix("sqlite:///")
+    lost: list[BaseException] = []
+    with Gate() as gate:
+        stop = gate.handler("def")
+
+        @app.task
+        def charge(context: Context) -> None:
+            if context.redelivered:
+                return
+            stop(None)
+            db = sqlite3.connect(path, isolation_level=None)
+            db.execute("BEGIN IMMEDIATE")
+            try:
+                context.ack(connection=db)
+            except LeaseLost as error:
+                lost.append(error)
+                db.execute("ROLLBACK")
+                raise
+            finally:
+                db.close()
+
+        with app.workers(2):
+            job = charge.enqueue()
+            gate.entered()
+            app.queue("default").crash()
+            eventually(lambda: job.status() is State.SUCCEEDED, clock=clock)
+            gate.open()
+            eventually(lambda: lost)
+    assert job.info().delivery == 2
