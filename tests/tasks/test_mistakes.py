@@ -165,9 +165,9 @@ def test_no_job_can_be_tried_for_ever(app: App, attempts: Any) -> None:
 
 @pytest.mark.parametrize("setting", ["name", "queue", "timeout"])
 def test_a_setting_that_is_empty_is_not_taken_for_one_that_was_not_given(app: App, setting: str) -> None:
-    empty: Any = {setting: 0 if setting == "timeout" else ""}
+    settings: Any = {"name": "welcome", setting: 0 if setting == "timeout" else ""}
     with pytest.raises(ArgumentError, match=setting):
-        app.task(**empty)(lambda: None)
+        app.task(**settings)(lambda: None)
 
 
 def test_a_higher_priority_comes_first(app: App) -> None:
