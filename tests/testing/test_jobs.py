@@ -190,6 +190,18 @@ def test_what_a_job_enqueues_is_run_too(app: App, jobs: Jobs) -> None:
     assert jobs.drain() == 6
 
 
+def test_tasks_of_an_executor_of_processes_run_in_the_tests_own_thread_too(app: App, jobs: Jobs) -> None:
+    ran: list[threading.Thread] = []
+
+    @app.task(timeout=5, kill_after=5)
+    def note() -> None:
+        ran.append(threading.current_thread())
+
+    note.enqueue()
+    assert jobs.drain() == 1
+    assert ran == [threading.current_thread()]
+
+
 def test_a_task_that_comes_later_is_run_too(app: App, jobs: Jobs) -> None:
     @app.task
     def early() -> None: ...

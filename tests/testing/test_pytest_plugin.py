@@ -83,7 +83,9 @@ def test_the_tests_of_the_page_pass(block: str, tmp_path: Path) -> None:
 
 
 def test_the_plugin_loads_nothing_for_tests_before_it_is_used() -> None:
-    code = "import sys, ulak.pytest_plugin; print({'ulak.testing', 'ulak.app', 'ulak.task'} & set(sys.modules))"
+    code = (
+        "import sys, ulak.pytest_plugin; print({'ulak.testing', 'ulak.app', 'ulak.task'} & set(sys.modules))"
+    )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "set()\n"
 

@@ -15,9 +15,9 @@ from ulak.core import flows
 from ulak.core.flows import ask
 from ulak.core.job import Lease
 from ulak.core.store import Store
-from ulak.local import LocalStore
 from ulak.storage.drive import Edge, run
 from ulak.worker.execute import Ending
+from ulak.worker.pool import Pool
 from ulak.worker.runtime import Crew, Left, Seat
 from ulak.worker.tasks import TaskHandler
 
@@ -76,22 +76,23 @@ class StepWorker:
     """The one worker of an App: the same flows as in a pool's threads, stepped by the test."""
 
     def __init__(self, app: App, plan: CrashPlan) -> None:
-        # What production makes, down to the order of its queues; it is never started.
-        pool = app.workers(1)
-        made = pool._handler  # noqa: SLF001 - this stands in the place of the pool's threads
-        assert isinstance(made, TaskHandler)
         self._app = app
         self._version = self._version_now()
         self._plan = plan
-        self._crew: Crew = pool._crew  # noqa: SLF001 - as above
-        opened: LocalStore = pool._opened  # noqa: SLF001 - as above
-        self._edge = Edge(opened.edge.store, _Sleepless(opened.edge.clock), opened.edge.draw)
-        self._duties = pool._duties  # noqa: SLF001 - as above
         self._ran = self._left = self._limit = 0
         self._raised: BaseException | None = None
+        # What production makes, down to the order of its queues; it is never started.
+        pool = app._pool(Pool, 1, None, 0.0, runs_of=self._handled)  # noqa: SLF001 - in place of its threads
+        self._crew: Crew = pool._crew  # noqa: SLF001 - as above
+        self._duties = pool._duties  # noqa: SLF001 - as above
+        edge: Edge = pool._edge  # noqa: SLF001 - as above
+        self._edge = Edge(edge.store, _Sleepless(edge.clock), edge.draw)
+
+    def _handled(self, made: TaskHandler) -> TaskHandler:
         # Innermost, so that it sees what the function raises and not what others make of it.
         arounds = [*made._arounds, self._let_out]  # noqa: SLF001 - as above
         self.handler = TaskHandler(made.by_name, arounds, made.clock)
+        return self.handler
 
     def _version_now(self) -> tuple[int, ...]:
         app = self._app
