@@ -37,7 +37,6 @@ from ulak.schedules import Scheduler, Schedules, cron, every
 from ulak.storage.drive import arun, run
 from ulak.task import CoroutineTask, FunctionTask, Task, TaskSettings
 from ulak.unserved import Unserved
-from ulak.worker.execute import Runs
 from ulak.worker.pool import AsyncPool, Pool
 from ulak.worker.refused import Refused
 from ulak.worker.tasks import Around, TaskHandler
@@ -437,7 +436,6 @@ class App:
         max_jobs: int | None = None,
         executor: Executor | None = None,
         target: str | None = None,
-        runs_of: Callable[[TaskHandler], Runs] | None = None,
     ) -> AnyPool:
         refuse_while_loading()
         if not self._by_name:
@@ -452,16 +450,13 @@ class App:
         opened = self.queue_of(served[0]).opened()
         clock = opened.edge.clock
         handler = self.handler(clock)
-        if runs_of is None:
-            is_trial = App.stand_in is not None
+        is_trial = App.stand_in is not None
         runs = executor_of(self, opened.edge.store, handler, executor, target, is_trial=is_trial)
-        else:
-            runs = runs_of(handler)
         scheduler = Scheduler(tuple(self.schedules), clock.calendar)
         return kind(
             opened,
             served,
-            choose(handler),
+            runs,
             worker=f"{socket.gethostname()}-{os.getpid()}-app-{next(_pool_numbers)}",
             lease_s=self._lease_s,
             count=count,

@@ -36,17 +36,24 @@ class Host(Protocol):
 
 
 def executor_of(
-    app: Host, store: Store, handler: TaskHandler, executor: Executor | None, target: str | None
+    app: Host,
+    store: Store,
+    handler: TaskHandler,
+    executor: Executor | None,
+    target: str | None,
+    *,
+    is_trial: bool = False,
 ) -> Runs:
     """What runs the jobs. executor: None for a loop where all tasks are async, else threads.
 
-    target: what processes import, as in "shop.jobs:app"; None to find it. Raises ArgumentError.
+    target: what processes import, as in "shop.jobs:app"; None to find it. is_trial: in a user's tests, whose
+    store no other process sees, and where threads stand for processes. Raises ArgumentError.
     """
     if executor is not None and executor not in EXECUTORS:
         raise ArgumentError(f"executor is one of {', '.join(EXECUTORS)}; got {executor!r:.80}")
     if target is not None and executor != "process":
         raise ArgumentError("target is what processes import; it goes with executor='process'")
-    if executor == "process":
+    if executor == "process" and not is_trial:
         # Only whoever asks for it pays for its import.
         from ulak.worker.children import Children
 
@@ -56,7 +63,8 @@ def executor_of(
                 f"this one is {masked(app.url)}"
             )
         return Children(handler, start_of(app, target))
-    if limited := [name for name, task in app.tasks.items() if task.kill_after_s is not None]:
+    limited = [name for name, task in app.tasks.items() if task.kill_after_s is not None]
+    if limited and not is_trial:
         raise ArgumentError(
             f"kill_after of {_shown(limited)}: only a process can be killed\n"
             f"  run them by workers(executor='process'), or leave it out"
@@ -67,7 +75,7 @@ def executor_of(
             f"executor='async' is for tasks that are all async def; a def would block the loop: "
             f"{_shown(plain)}"
         )
-    if executor == "thread":
+    if executor in ("thread", "process"):
         handler.is_async = False
     return handler
 

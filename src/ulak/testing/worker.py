@@ -17,7 +17,6 @@ from ulak.core.job import Lease
 from ulak.core.store import Store
 from ulak.storage.drive import Edge, run
 from ulak.worker.execute import Ending
-from ulak.worker.pool import Pool
 from ulak.worker.runtime import Crew, Left, Seat
 from ulak.worker.tasks import TaskHandler
 
@@ -82,17 +81,16 @@ class StepWorker:
         self._ran = self._left = self._limit = 0
         self._raised: BaseException | None = None
         # What production makes, down to the order of its queues; it is never started.
-        pool = app._pool(Pool, 1, None, 0.0, runs_of=self._handled)  # noqa: SLF001 - in place of its threads
-        self._crew: Crew = pool._crew  # noqa: SLF001 - as above
+        pool = app.workers(1)
+        self._crew: Crew = pool._crew  # noqa: SLF001 - this stands in the place of the pool's threads
         self._duties = pool._duties  # noqa: SLF001 - as above
         edge: Edge = pool._edge  # noqa: SLF001 - as above
         self._edge = Edge(edge.store, _Sleepless(edge.clock), edge.draw)
-
-    def _handled(self, made: TaskHandler) -> TaskHandler:
+        made = pool._handler  # noqa: SLF001 - as above
+        assert isinstance(made, TaskHandler)
         # Innermost, so that it sees what the function raises and not what others make of it.
         arounds = [*made._arounds, self._let_out]  # noqa: SLF001 - as above
         self.handler = TaskHandler(made.by_name, arounds, made.clock)
-        return self.handler
 
     def _version_now(self) -> tuple[int, ...]:
         app = self._app
