@@ -16,6 +16,11 @@ def children_of(pid: int | None = None) -> list[int]:
     return found
 
 
+def open_files() -> int:
+    """How many files this process has open."""
+    return len(list(Path("/proc/self/fd").iterdir()))
+
+
 def is_alive(pid: int) -> bool:
     """Whether a thread of the process is left: it is neither gone nor a zombie that nobody has reaped yet.
 

@@ -74,7 +74,7 @@ class BasePool:
             turns=turns,
             told=events,
             jobs_max=jobs_max,
-            halt=None if handler.stop is None else self._halt,
+            halt=handler.stop,
         )
         self._hands: AnyHands | None = None
         self._first_end = threading.Lock()
@@ -131,11 +131,6 @@ class BasePool:
         """Let the keeper do its last duty, which needs the store; not for long, should the store be away."""
         if self._keeper is not None:
             self._keeper.join(KEEPER_WAIT_S)
-
-    def _halt(self) -> Any:  # noqa: ANN401 - as above
-        """End what still runs."""
-        if self._handler.stop is not None:
-            self._handler.stop()
 
     def _keep(self, keeper: Keeper) -> None:
         while not self._crew.stopped:
@@ -264,9 +259,6 @@ class AsyncPool(BasePool):
 
     def _see_keeper_off(self) -> Any:  # noqa: ANN401 - a coroutine
         return asyncio.to_thread(super()._see_keeper_off)
-
-    def _halt(self) -> Any:  # noqa: ANN401 - a coroutine
-        return asyncio.to_thread(super()._halt)
 
     async def start(self) -> None:
         """Start the workers."""

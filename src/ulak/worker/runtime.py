@@ -118,7 +118,7 @@ class Crew:
     """The state of one pool, and its flows.
 
     local_queues: its queues, as this process sees them, in order. tasks: what its handler knows.
-    halt: ends what still runs when time is over, where that can be done; called by `Do`.
+    halt: ends what still runs when time is over, where that can be done; for crews of threads.
     taking: workers take new jobs. stopped: the keeper may go too.
     """
 
@@ -134,7 +134,7 @@ class Crew:
         turns: Mapping[str, int] | None = None,
         told: Events | None = None,
         jobs_max: int | None = None,
-        halt: Callable[[], Any] | None = None,
+        halt: Callable[[], None] | None = None,
     ) -> None:
         self.store = store
         self.local_queues = tuple(local_queues)

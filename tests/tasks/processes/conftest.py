@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.support.doors import Door, door
-from tests.support.pids import children_of
+from tests.support.pids import children_of, open_files
 from tests.support.waiting import WAIT_S, eventually
 from tests.tasks.processes.errands import app, marks
 from ulak import Failure, Job, Pool
@@ -19,10 +19,10 @@ from ulak import Failure, Job, Pool
 @pytest.fixture(autouse=True)
 def nothing_is_left() -> Iterator[None]:
     """No process and no open file is left after a test."""
-    open_before = _open_files()
+    open_before = open_files()
     yield
     assert children_of() == []
-    eventually(lambda: _open_files() <= open_before)
+    eventually(lambda: open_files() <= open_before)
 
 
 @pytest.fixture
@@ -33,10 +33,6 @@ def url(tmp_path: Path, caplog: pytest.LogCaptureFixture, nothing_is_left: None)
     yield app.url
     app.close()
     marks.clear()
-
-
-def _open_files() -> int:
-    return len(list(Path("/proc/self/fd").iterdir()))
 
 
 @pytest.fixture

@@ -18,6 +18,7 @@ from tests.support.modules import forgotten
 from tests.support.pids import is_alive
 from tests.support.waiting import WAIT_S, eventually
 from ulak import App, ArgumentError, Backoff, ConfigError
+from ulak.testing import Jobs
 from ulak.worker import children
 
 SHOP = """
@@ -365,3 +366,16 @@ def test_async_tasks_run_on_threads_too_if_that_is_asked_for() -> None:
         with app, app.workers(2, executor=executor) as pool:  # type: ignore[arg-type]
             assert thread.enqueue().result(WAIT_S) == 3
             assert len(getattr(pool._hands, "_threads", ())) == carriers
+
+
+def test_in_a_users_tests_threads_stand_for_processes(folder: Path) -> None:
+    write(
+        folder / "shop.py", f"{SHOP}\n    @app.task(timeout=3, kill_after=2)\n    def hang() -> None: ...\n"
+    )
+    app = imported("shop")
+    with Jobs() as jobs:
+        app.find("shop.hang").enqueue()
+        jobs.drain()
+        assert [job.state for job in jobs.enqueued()] == ["succeeded"]
+        with app.workers(1, executor="process"):
+            assert app.find("shop.pid").enqueue().result(WAIT_S) == os.getpid()
