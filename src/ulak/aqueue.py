@@ -10,7 +10,6 @@ from typing import Any, Self, Unpack
 
 from ulak import codec
 from ulak.checks import check_backoff, check_priority
-from ulak.core import flows
 from ulak.core.backoff import Backoff
 from ulak.core.job import Counts, Done, Full, Lease, Outcome, Terminal
 from ulak.core.rules import give_back
@@ -120,11 +119,11 @@ class AsyncQueue(Handle):
 
     async def tick_timeouts(self) -> int:
         """As `Queue.tick_timeouts`."""
-        return await arun(self._edge, flows.reclaim([self.name]))
+        return await arun(self._edge, self._reclaim())
 
     async def crash(self) -> int:
         """As `Queue.crash`."""
-        return await arun(self._edge, flows.crash(self.name))
+        return await arun(self._edge, self._crash())
 
     async def terminal_of(self, job_id: int) -> Terminal | None:
         """As `Queue.terminal_of`."""

@@ -202,6 +202,13 @@ LEVELS: dict[type[Event], int] = {
 """At which level the log says it; what is not named here, at DEBUG."""
 
 
+def log_settled(lease: Lease, verdict: Verdict, answer: Settled) -> None:
+    """Write what became of a delivery to the log alone, where nobody else can be told."""
+    # As in `Events.tell`.
+    with contextlib.suppress(Exception):
+        _write(settled(lease, verdict, answer, 0.0))
+
+
 def is_logged(kind: type[Event]) -> bool:
     """Whether the log would say anything of such an event."""
     return _log.isEnabledFor(LEVELS.get(kind, logging.DEBUG))

@@ -58,6 +58,7 @@ from ulak.core.store import (
 )
 from ulak.durations import seconds
 from ulak.errors import ArgumentError, Closed, ConfigError, JobForgotten, PayloadError, WrongQueue
+from ulak.events import log_settled
 from ulak.info import JobInfo, info_of
 from ulak.local import LocalStore, View, check_url, local_store, masked
 from ulak.names import QUEUE_NAME, check_queue_name
@@ -231,7 +232,7 @@ class Handle:
         """Called once nothing may be done through this handle any more."""
 
     def _finish_closing(self, opened: LocalStore) -> Flow[None]:
-        yield from flows.release_all(self.name, self._worker)
+        yield from flows.release_all(self.name, self._worker, note=log_settled)
         opened.close_handle()
 
     def _pool_name(self) -> str:
@@ -367,8 +368,15 @@ class Handle:
                 worker=self._worker,
                 lease_s=self._lease_s,
                 timeout_s=wait_s(timeout),
+                note=log_settled,
             )
         )
+
+    def _reclaim(self) -> Flow[int]:
+        return (yield from flows.reclaim([self.name], log_settled))
+
+    def _crash(self) -> Flow[int]:
+        return (yield from flows.crash(self.name, log_settled))
 
     def _settle(self, leases: Iterable[Lease], verdict: Verdict) -> Flow[list[Outcome]]:
         given = several(leases, "ack_many takes a list of leases")

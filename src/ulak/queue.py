@@ -10,7 +10,6 @@ from typing import Any, Self, Unpack
 
 from ulak import codec
 from ulak.checks import check_backoff, check_priority
-from ulak.core import flows
 from ulak.core.backoff import Backoff
 from ulak.core.job import Counts, Full, Lease, Outcome, Terminal
 from ulak.core.rules import give_back
@@ -152,11 +151,11 @@ class Queue(Handle):
 
     def tick_timeouts(self) -> int:
         """Reclaim every lease of this queue whose time is over; how many, those that died of it included."""
-        return run(self._edge, flows.reclaim([self.name]))
+        return run(self._edge, self._reclaim())
 
     def crash(self) -> int:
         """Reclaim every lease of this queue as if its workers had died; how many."""
-        return run(self._edge, flows.crash(self.name))
+        return run(self._edge, self._crash())
 
     def terminal_of(self, job_id: int) -> Terminal | None:
         """How the job ended; None while it is open, and for an unknown or forgotten id."""

@@ -272,7 +272,11 @@ MUTANTS = (
         _FLOWS,
     ),
     Mutant(
-        "a closed handle keeps leases", "core/flows.py", "released += sum(", "released += 0 * sum(", _FLOWS
+        "a closed handle keeps leases",
+        "core/flows.py",
+        "        released += yield from _settle",
+        "        yield from _settle",
+        _FLOWS,
     ),
     Mutant(
         "the reaper settles as alive",
@@ -292,8 +296,8 @@ MUTANTS = (
     Mutant(
         "shutdown keeps leases",
         "worker/runtime.py",
-        "released += yield from flows.release_all(queue, self.worker, Cause.SHUTDOWN)",
-        "released += 0",
+        "for queue in self.queues:\n                released +=",
+        "for queue in ():\n                released +=",
         _POOL,
     ),
     Mutant(

@@ -283,6 +283,21 @@ def test_reclaim_goes_on_in_batches_until_no_lease_has_ended() -> None:
     assert stage.stale == 0
 
 
+def test_each_end_is_noted_as_soon_as_it_is_stored_and_those_of_others_are_not() -> None:
+    stage, noted = Stage(), []
+    flow = flows.reclaim([QUEUE], lambda of, verdict, answer: noted.append((of.id, verdict, answer)))
+    answers = [State.READY, Outcome.STALE, State.CANCELLED]
+    fails: Script = [
+        (ENDED, [lease(id=i) for i in (1, 2, 3)]),
+        *lost_batch(1, 3, crashed=False, answers=answers),
+        (ENDED, StorageBusy("held")),
+    ]
+    with pytest.raises(StorageBusy):
+        stage.play(flow, fails)
+    verdict = Retry(cause=Cause.LOST)
+    assert noted == [(1, verdict, State.READY), (3, verdict, State.CANCELLED)]
+
+
 def test_reclaim_names_all_its_queues() -> None:
     stage = Stage()
     assert stage.play(flows.reclaim(["a", "b"]), [(call("ended", ["a", "b"], 100), [])]) == 0
@@ -349,7 +364,9 @@ def test_crash_reclaims_every_lease_page_by_page_whatever_its_deadline() -> None
         *lost_batch(140, 1, crashed=True, answers=[Outcome.STALE]),
         (leased(140), []),
     ]
-    assert stage.play(flows.crash(QUEUE), script) == 100
+    noted: list[int] = []
+    assert stage.play(flows.crash(QUEUE, lambda of, *_: noted.append(of.id)), script) == 100
+    assert noted == list(range(1, 101))
 
 
 def test_crash_without_leases_settles_nothing() -> None:
@@ -369,7 +386,10 @@ def test_release_all_hands_back_unspent_what_this_worker_holds(cause: Cause) -> 
         (call("settle", [(item, unspent) for item in pages[1]]), [State.CANCELLED]),
         (leased(9, worker="w1"), []),
     ]
-    assert stage.play(flows.release_all(QUEUE, "w1", cause), script) == 2
+    noted: list[tuple[Any, ...]] = []
+    flow = flows.release_all(QUEUE, "w1", cause, lambda of, *said: noted.append((of.id, *said)))
+    assert stage.play(flow, script) == 2
+    assert noted == [(3, unspent, State.READY), (9, unspent, State.CANCELLED)]
 
 
 def test_release_all_is_a_release_unless_told() -> None:

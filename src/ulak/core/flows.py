@@ -15,8 +15,8 @@ from typing import Any, Concatenate, ParamSpec, Protocol, TypeAlias, TypeVar, ca
 import msgspec
 
 from ulak.core import rules
-from ulak.core.job import ENDED, FULL, Cause, Counts, Done, Draft, Failure, Full, Job, Lease, Outcome
-from ulak.core.store import Line, Settings, Settlement, Signal, Store, Until
+from ulak.core.job import ENDED, FULL, Cause, Counts, Done, Draft, Failure, Full, Job, Lease, Outcome, Verdict
+from ulak.core.store import Line, Settings, Settled, Settlement, Signal, Store, Until
 from ulak.errors import Closed, LeaseLost, QueueFull, WouldDeadlock
 
 P = ParamSpec("P")
@@ -125,6 +125,14 @@ class Local(Protocol):
 
     def count_stale(self, stale: int) -> None:
         """So many settlements were refused as stale."""
+
+
+Note: TypeAlias = Callable[[Lease, Verdict, Settled], None]
+"""Is told of each delivery that a flow has ended in its worker's place, as soon as that is stored."""
+
+
+def unheard(_lease: Lease, _verdict: Verdict, _answer: Settled) -> None:
+    """Tell nobody."""
 
 
 def enqueue(
@@ -260,13 +268,14 @@ def deliver(
     worker: str,
     lease_s: float,
     timeout_s: float | None,
+    note: Note = unheard,
 ) -> Flow[list[Lease]]:
     """Take up to `limit` jobs under leases of `lease_s`, waiting for the first; reclaims ended leases too.
 
     timeout_s: the longest wait (None: for ever, 0: none).
     Empty when time is up, or when every producer has finished and nothing is left that could come.
     """
-    look = Look(local, queue, limit, worker=worker, lease_s=lease_s)
+    look = Look(local, queue, limit, worker=worker, lease_s=lease_s, note=note)
     _refuse_closed_handle(local, queue)
     leases = yield from look.once()
     if leases or timeout_s == 0:
@@ -343,10 +352,11 @@ class Look(msgspec.Struct, frozen=True):
     limit: int
     worker: str
     lease_s: float
+    note: Note
 
     def once(self) -> Flow[list[Lease]]:
         """Leases, in order; empty when nothing is due."""
-        yield from reclaim([self.queue])
+        yield from reclaim([self.queue], self.note)
         leases = yield from ask(
             Store.claim, [self.queue], self.limit, worker=self.worker, lease_s=self.lease_s
         )
@@ -357,14 +367,14 @@ class Look(msgspec.Struct, frozen=True):
         return leases
 
 
-def reclaim(queues: Sequence[str]) -> Flow[int]:
+def reclaim(queues: Sequence[str], note: Note = unheard) -> Flow[int]:
     """Settle every lease that ended without a verdict by the failure step; how many this call reclaimed.
 
     Each batch is its own step: an error leaves what was settled settled, and the next call goes on.
     """
     reclaimed = 0
     while leases := (yield from ask(Store.ended, queues, REAP_MAX)):
-        settled = yield from _settle_lost(leases)
+        settled = yield from _settle_lost(leases, note)
         reclaimed += settled
         # Others may hold what is left; the next call tries again.
         if settled == 0:
@@ -372,24 +382,34 @@ def reclaim(queues: Sequence[str]) -> Flow[int]:
     return reclaimed
 
 
-def _settle_lost(leases: Sequence[Lease], *, crashed: bool = False) -> Flow[int]:
+def _settle_lost(leases: Sequence[Lease], note: Note, *, crashed: bool = False) -> Flow[int]:
     """Settle leases as lost; how many really were (the others were settled or extended meanwhile)."""
     lost: list[Settlement] = []
     for lease in leases:
         u = yield from draw()
         lost.append((lease, rules.failure(lease, Cause.LOST, draw=u, crashed=crashed or lease.gone)))
-    settled = yield from ask(Store.settle, lost)
-    return sum(answer is not Outcome.STALE for answer in settled)
+    return (yield from _settle_for_others(lost, note))
 
 
-def crash(queue: str) -> Flow[int]:
+def _settle_for_others(settlements: Sequence[Settlement], note: Note) -> Flow[int]:
+    """Settle what their workers do not; how many were theirs still."""
+    answers = yield from ask(Store.settle, settlements)
+    settled = 0
+    for (lease, verdict), answer in zip(settlements, answers, strict=True):
+        if answer is not Outcome.STALE:
+            settled += 1
+            note(lease, verdict, answer)
+    return settled
+
+
+def crash(queue: str, note: Note = unheard) -> Flow[int]:
     """Reclaim every lease of the queue whatever its deadline, as if all its workers had died; how many.
 
     A lease that its holder extends between the look and the settle is left alone: the holder lives.
     """
     reclaimed, after = 0, 0
     while leases := (yield from ask(Store.leased, queue, after=after, limit=SWEEP_MAX)):
-        reclaimed += yield from _settle_lost(leases, crashed=True)
+        reclaimed += yield from _settle_lost(leases, note, crashed=True)
         after = leases[-1].id
     return reclaimed
 
@@ -451,11 +471,10 @@ def is_at_rest(counts: Counts, settings: Settings) -> bool:
     return counts.leased == 0 and (settings.paused or counts.pending == 0)
 
 
-def release_all(queue: str, worker: str, cause: Cause = Cause.RELEASE) -> Flow[int]:
+def release_all(queue: str, worker: str, cause: Cause = Cause.RELEASE, note: Note = unheard) -> Flow[int]:
     """Hand back, unspent, every lease this worker holds in the queue; how many."""
     released, after = 0, 0
     while leases := (yield from ask(Store.leased, queue, worker=worker, after=after, limit=SWEEP_MAX)):
-        settled = yield from ask(Store.settle, [(lease, rules.give_back(cause)) for lease in leases])
-        released += sum(answer is not Outcome.STALE for answer in settled)
+        released += yield from _settle_for_others([(lease, rules.give_back(cause)) for lease in leases], note)
         after = leases[-1].id
     return released

@@ -114,7 +114,7 @@ class StepWorker:
     def do_duties(self) -> None:
         """What a pool does by time alone, but for forgetting: the test may ask for what has ended."""
         queues = self._crew.queues
-        run(self._edge, flows.reclaim(queues))
+        run(self._edge, flows.reclaim(queues, self._crew.tell_settled))
         run(self._edge, ask(Store.promote, queues))
         for duty in self._duties:
             run(self._edge, duty())

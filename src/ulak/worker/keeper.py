@@ -101,7 +101,7 @@ class Keeper:
                 context.ask_to_stop()
 
     def _reclaim(self) -> Flow[None]:
-        yield from flows.reclaim(self._crew.queues)
+        yield from flows.reclaim(self._crew.queues, self._crew.tell_settled)
 
     def _promote(self) -> Flow[None]:
         yield from ask(Store.promote, self._crew.queues)

@@ -239,8 +239,8 @@ class Crew:
                 left = []
                 if leases and self.stopped:
                     # The end came between the look at `taking` and the claim: nobody renews these any more.
-                    yield from ask(Store.settle, [(x, rules.give_back(Cause.SHUTDOWN)) for x in leases])
-                    return
+                    left = [(lease, rules.give_back(Cause.SHUTDOWN)) for lease in leases]
+                    continue
                 if leases:
                     _leave(standing, signal)
                     ending = yield from self._run(seat, leases[0], hands)
@@ -381,6 +381,10 @@ class Crew:
                     continue
             self.events.tell(events.settled(lease, verdict, answer, run_s))
 
+    def tell_settled(self, lease: Lease, verdict: Verdict, answer: Settled) -> None:
+        """Tell of a delivery that was settled in its worker's place."""
+        self.events.tell(events.settled(lease, verdict, answer, 0.0))
+
     def lost(self, seat: Seat) -> Flow[None]:
         """Settle what a worker held that died of something else than its job."""
         running, seat.running = seat.running, None
@@ -470,7 +474,9 @@ class Crew:
         released = len(returned)
         try:
             for queue in self.queues:
-                released += yield from flows.release_all(queue, self.worker, Cause.SHUTDOWN)
+                released += yield from flows.release_all(
+                    queue, self.worker, Cause.SHUTDOWN, self.tell_settled
+                )
         finally:
             # Also when the store is away: what runs must learn that nobody waits for it.
             for seat in self.seats:
