@@ -442,7 +442,7 @@ class App:
             raise ArgumentError(
                 "an App without tasks would hold every job; import what defines them before workers()"
             )
-        served, turns = checks.check_served(queues or self.queues)
+        served, turns = checks.check_served(self.queues if queues is None else queues)
         for name in served:
             self.queue_of(name)
         # Also those that are not served here: schedules may fire into them.

@@ -211,6 +211,8 @@ def test_a_bound_method_and_a_partial_may_be_tasks() -> None:
         ({"timeout": 0}, "timeout must be more than 0"),
         ({"timeout": "1m"}, "timeout must be seconds"),
         ({"max_attempts": -1}, "max_attempts counts the first run"),
+        ({"max_attempts": 0}, "max_attempts counts the first run"),
+        ({"queue": ""}, "a queue's name must match"),
         ({"queue": "Mail"}, "a queue's name must match"),
         ({"priority": "high"}, "priority must be an int"),
         ({"backoff": 3}, "backoff is a Backoff, or a function of (attempt, error)"),
@@ -277,6 +279,14 @@ def test_an_app_may_bound_its_queues() -> None:
     assert mine.queue("mail").try_enqueue(1).__class__.__name__ == "Full"
     assert mine.queue("slow").settings().capacity is None
     mine.close()
+
+
+@pytest.mark.parametrize("none", [[], {}])
+def test_no_queues_at_all_are_not_taken_for_all(none) -> None:
+    app = App()
+    app.task(name="t")(print)
+    with pytest.raises(ArgumentError, match="queues is a list of names or a mapping to weights"):
+        app.workers(queues=none)
 
 
 def test_the_timeout_of_a_def_task_says_that_it_is_cooperative(caplog) -> None:
