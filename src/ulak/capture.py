@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+import re
 from collections import deque
+from pathlib import Path
 from types import TracebackType
 from typing import cast
 
@@ -12,9 +16,14 @@ ERROR_TEXT_MAX = 8 * 1024
 TRACEBACK_MAX = 8 * 1024
 _FRAMES_MAX = 20
 _NAME_MAX = 200
+_FIRST_LINE_MAX = 300
+
+_FRAME = re.compile(r'File "(?P<file>.*)", line (?P<line>[0-9]+), in .*')
 
 # The base class's own, since an exception may bring a `__traceback__` that raises.
 _traceback_of = BaseException.__dict__["__traceback__"].__get__
+
+_OWN = f"{Path(__file__).parent}{os.sep}"
 
 
 def capture(error: BaseException | str) -> Failure:
@@ -52,11 +61,56 @@ def _text_of(error: BaseException) -> str:
 
 
 def _frames_of(error: BaseException) -> str:
-    """The last frames, innermost last. Without the lines' text: reading sources costs more than most jobs."""
+    """The last frames, innermost last. Without the lines' text: reading sources costs more than most jobs.
+
+    The outermost are ulak's, which called what has failed: they are left out.
+    """
     frames: deque[str] = deque(maxlen=_FRAMES_MAX)
     trace: TracebackType | None = _traceback_of(error)
+    while trace is not None and trace.tb_next is not None and _is_own(trace.tb_frame.f_code.co_filename):
+        trace = trace.tb_next
     while trace is not None:
         code = trace.tb_frame.f_code
         frames.append(f'File "{code.co_filename}", line {trace.tb_lineno}, in {code.co_qualname}\n')
         trace = trace.tb_next
     return "".join(frames)
+
+
+def _is_own(file: str) -> bool:
+    """Whether it is a file of ulak's."""
+    return file.startswith(_OWN)
+
+
+# What is shown of what is stored
+
+
+def said_of(failure: Failure) -> str:
+    """An error in a line, with where it was raised: `ValueError: no such user (hello.py:8)`."""
+    said = failure.text.strip().partition("\n")[0][:_FIRST_LINE_MAX]
+    text = ": ".join(part for part in (failure.type, said) if part)
+    place = place_of(failure)
+    return f"{text} ({place})" if place else text
+
+
+def place_of(failure: Failure) -> str:
+    """Where an error was raised, as in `hello.py:8`; empty if that is not known. See `frame_of`."""
+    match = _FRAME.fullmatch(frame_of(failure))
+    if match is None:
+        return ""
+    file = match["file"]
+    with contextlib.suppress(OSError):  # the directory is gone
+        file = file.removeprefix(f"{Path.cwd()}{os.sep}")
+    return f"{file}:{match['line']}"
+
+
+def frame_of(failure: Failure) -> str:
+    """The innermost frame of an error that is not in a file of ulak's, if it has one; else its innermost.
+
+    So an error that ulak raised for what a task did is placed there.
+    """
+    frames = failure.traceback.strip().split("\n")
+    for frame in reversed(frames):
+        match = _FRAME.fullmatch(frame)
+        if match is not None and not _is_own(match["file"]):
+            return frame
+    return frames[-1]

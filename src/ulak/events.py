@@ -13,6 +13,7 @@ from typing import TypeAlias
 
 import msgspec
 
+from ulak.capture import frame_of
 from ulak.core import rules
 from ulak.core.job import Cancelled as CancelledVerdict
 from ulak.core.job import Cause, Dead, Done, Failure, Hold, Lease, Outcome, Retry, State, Verdict
@@ -224,7 +225,6 @@ def _write(event: Event) -> None:
         again = " (one stood for its key)" if event.existed else ""
         _log.log(level, "job %d of queue %s: %s%s", event.job_id, event.queue, name, again, extra=extra)
         return
-    error: Failure | None = getattr(event, "error", None)
     _log.log(
         level,
         "job %d%s of queue %s, attempt %d of %d: %s%s%s",
@@ -234,7 +234,17 @@ def _write(event: Event) -> None:
         event.attempt,
         event.max_attempts,
         name,
-        "" if error is None else f" ({error.type} at {error.traceback.strip().rpartition(chr(10))[2]})",
+        _why(event),
         f"; again in {event.delay_s:.3g} s" if isinstance(event, Retried) else "",
         extra={**extra, "attempt": event.attempt},
     )
+
+
+def _why(event: Event) -> str:
+    """The type of an error, and where it was raised; what a held job lacks, which is told without values."""
+    error: Failure | None = getattr(event, "error", None)
+    if isinstance(event, Held):
+        unknown = f"no worker here knows {'it' if event.task else 'jobs without a task'}"
+        return f" ({unknown if error is None else error.text})"
+    where = " at ".join(part for part in (error.type, frame_of(error)) if part) if error is not None else ""
+    return f" ({where})" if where else ""

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
+import shlex
 from collections.abc import Callable, Generator
 from datetime import timedelta
 from typing import Any, Generic, Protocol, TypeVar
 
 import msgspec
 
+from ulak.capture import said_of
 from ulak.checks import Timeout, wait_s
 from ulak.core import flows
 from ulak.core.flows import Flow, Handling, ask
-from ulak.core.job import ENDED, Draft, State
+from ulak.core.job import ENDED, Cause, Draft, State
 from ulak.core.job import Job as Record
 from ulak.core.store import Cancel, Store
 from ulak.errors import (
@@ -26,7 +29,7 @@ from ulak.errors import (
 )
 from ulak.handle import Handle
 from ulak.info import JobInfo, info_of
-from ulak.local import LocalStore, View
+from ulak.local import LocalStore, View, masked, place_of
 from ulak.storage.drive import Edge, arun, run
 
 R_co = TypeVar("R_co", covariant=True)
@@ -37,7 +40,7 @@ ENQUEUE_WAIT_S = 30.0
 LIVE_S = 10.0
 """How long ago a worker may have said that it is there, to be counted as alive."""
 
-_ERROR_SHOWN_MAX = 300
+_FAILURES = (Cause.ERROR, Cause.NACK, Cause.TIMEOUT, Cause.LOST)
 
 
 class TaskQueue(Handle):
@@ -101,21 +104,25 @@ class TaskQueue(Handle):
             )
         return job
 
-    def outcome(self, job_id: int, timeout: Timeout) -> Flow[Record]:
-        """The record of a job that has succeeded. Raises a JobEnded, ResultTimeout, and as `end` does."""
+    def outcome(self, job_id: int, timeout: Timeout, *, hint: Callable[[], str] = str) -> Flow[Record]:
+        """The record of a job that has succeeded. Raises a JobEnded, ResultTimeout, and as `end` does.
+
+        hint: what else a time-out may be due to.
+        """
         job = yield from self.end(job_id, timeout)
         match job.state:
             case State.SUCCEEDED:
                 return job
             case State.DEAD:
-                raise _ended(JobFailed, job, "is dead")
+                raise self._ended(JobFailed, job, "is dead")
             case State.CANCELLED:
-                raise _ended(JobCancelled, job, "was cancelled")
+                raise self._ended(JobCancelled, job, "was cancelled")
             case State.EXPIRED:
-                raise _ended(JobExpired, job, "expired")
+                raise self._ended(JobExpired, job, "expired")
             case _:
                 waited = "" if not timeout else f" within {wait_s(timeout):g} s"
-                raise ResultTimeout(f"job {job_id} has not ended{waited}: {(yield from self.why_open(job))}")
+                why = f"{_failed_before(job)}{(yield from self.why_open(job))}{hint()}"
+                raise ResultTimeout(f"job {job_id} has not ended{waited}: {why}")
 
     def why_open(self, job: Record) -> Flow[str]:
         """What an open job waits for, in plain words."""
@@ -125,7 +132,7 @@ class TaskQueue(Handle):
             return info_of(job, now=now, now_at=now_at, paused=settings.paused).next
         said = info_of(job, now=now, now_at=now_at, paused=False).next
         if not (yield from self.is_served()):
-            return f"{said}, but no live worker serves queue {self.name!r}\n  start one: ulak work module:app"
+            return f"{said}, but no live worker serves queue {self.name!r}{self._how_to_serve()}"
         if job.state is not State.READY:
             return said
         before = (yield from self._counts()).ready - 1
@@ -139,6 +146,21 @@ class TaskQueue(Handle):
                 return True
         return False
 
+    def _how_to_look(self, job_id: int) -> str:
+        if not self._edge.store.capabilities.durable:
+            return "job.info()"
+        # A URL with a password is not repeated.
+        url = f" -u {shlex.quote(self.url)}" if masked(self.url) == self.url else ""
+        return f"ulak show {job_id} -v{url}"
+
+    def _how_to_serve(self) -> str:
+        if self._edge.store.capabilities.durable:
+            return f" of {place_of(self.url)}\n  start one: ulak work module:app"
+        return (
+            f" of {masked(self.url)}, which only this process sees\n"
+            '  work here, "with app.workers():", or put the App on a file: App("sqlite:///jobs.db")'
+        )
+
     def is_left(self, job_id: int) -> Flow[bool]:
         """Whether a ready job was never taken, and no worker that lives serves its queue."""
         job = yield from self._job(job_id)
@@ -147,6 +169,14 @@ class TaskQueue(Handle):
         paused = (yield from self._stored_settings()).paused
         return not paused and not (yield from self.is_served())
 
+    def _ended(self, kind: type[JobEnded], job: Record, how: str) -> JobEnded:
+        failure = next((attempt.error for attempt in reversed(job.history) if attempt.error), None)
+        named = "" if job.task is None else f" ({job.task})"
+        text = f"job {job.id}{named} {how} after {job.attempt} of {job.max_attempts} attempts"
+        if failure is not None:
+            text += f": {said_of(failure)}\n  all of it: {self._how_to_look(job.id)}"
+        return kind(text, job.id, failure)
+
     def _forgotten(self, job_id: int) -> JobForgotten:
         return JobForgotten(
             f"job {job_id} is not stored in queue {self.name!r}: never enqueued there, deleted, or ended so "
@@ -154,14 +184,23 @@ class TaskQueue(Handle):
         )
 
 
-def _ended(kind: type[JobEnded], job: Record, how: str) -> JobEnded:
-    failure = next((attempt.error for attempt in reversed(job.history) if attempt.error), None)
-    named = "" if job.task is None else f" ({job.task})"
-    text = f"job {job.id}{named} {how} after {job.attempt} of {job.max_attempts} attempts"
-    if failure is not None:
-        said = failure.text.strip().partition("\n")[0][:_ERROR_SHOWN_MAX]
-        text += f": {failure.type}{': ' if failure.type and said else ''}{said}"
-    return kind(text, job.id, failure)
+def _failed_before(job: Record) -> str:
+    """What became of the attempt before, if it has failed and counts."""
+    last = job.history[-1] if job.history else None
+    is_last = last is not None and last.attempt == job.attempt - (job.state is State.LEASED)
+    if last is None or last.cause not in _FAILURES or not is_last:
+        return ""
+    why = f" ({last.cause.value})" if last.error is None else f": {said_of(last.error)}"
+    return f"attempt {last.attempt} of {job.max_attempts} failed{why}; "
+
+
+def _if_a_loop_waits() -> str:
+    """What to say to whoever waits in the thread of an event loop that is running."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return ""
+    return "\n  meanwhile nothing ran on the event loop of this thread, perhaps this job too: write await job"
 
 
 class Home(Protocol):
@@ -198,7 +237,8 @@ class Job(msgspec.Struct, Generic[R_co], frozen=True, eq=False, gc=False):
         Raises JobFailed, JobCancelled or JobExpired if it ended so, ResultTimeout if it has not ended in
         time, JobForgotten if it is not stored any more. In a handler without a timeout, WouldDeadlock.
         """
-        return self._decoded(run(self._queue.edge, self._queue.outcome(self.id, timeout)))
+        flow = self._queue.outcome(self.id, timeout, hint=_if_a_loop_waits)
+        return self._decoded(run(self._queue.edge, flow))
 
     async def aresult(self, timeout: float | timedelta | None = None) -> R_co:
         """As `result`."""

@@ -6,6 +6,7 @@ import logging
 import os
 import threading
 import weakref
+from pathlib import Path
 from types import TracebackType
 from typing import Self
 
@@ -315,3 +316,16 @@ def masked(url: str) -> str:
     # Up to the last "@", since a password may hold one.
     _, at, place = rest.rpartition("@")
     return f"{scheme}{separator}***@{place}" if at else url
+
+
+def place_of(url: str) -> str:
+    """Where a store is, as one looks for it: the absolute path of a file, with its options; else `masked`.
+
+    >>> place_of("sqlite:////var/lib/app/jobs.db?durability=relaxed")
+    '/var/lib/app/jobs.db (durability=relaxed)'
+    """
+    if not url.startswith("sqlite:"):
+        return masked(url)
+    path, options = file_of(url)
+    told = ", ".join(f"{name}={value}" for name, value in options.items())
+    return f"{Path(path).absolute()}{f' ({told})' if told else ''}"

@@ -6,6 +6,7 @@ import argparse
 import io
 import itertools
 import json
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -325,6 +326,7 @@ def test_show_gives_the_traceback_of_an_attempt_with_v(scene: Scene) -> None:
         inspect_show.print_job(shown, with_payload=False, with_traceback=with_traceback, to=out)
         texts.append(out.getvalue())
     assert "File" not in texts[0]
+    assert re.search(r"  raised at   tests/cli/test_inspect.py:\d+, attempt 1 \(-v shows", texts[0])
     assert "traceback of attempt 1:\n  File" in texts[1]
 
 

@@ -298,7 +298,7 @@ def test_errors_name_job_attempt_error_and_place(app: App, jobs: Jobs) -> None:
     jobs.advance("10s")
     jobs.drain()
     first, second = jobs.errors
-    assert first.startswith(f'job 1 (fail), attempt 1: ValueError: no such user (File "{__file__}", line ')
+    assert first.startswith("job 1 (fail), attempt 1: ValueError: no such user (tests/testing/test_jobs.py:")
     assert second.startswith("job 1 (fail), attempt 2: ValueError")
 
 
@@ -338,7 +338,7 @@ def test_assert_all_done_says_of_each_other_job_how_it_is_and_why(app: App, jobs
     first, retry, why, rejected, why_rejected = str(error.value).splitlines()
     assert first == "not all jobs are done"
     assert retry == "job 1 (fail) is scheduled: due in 30.0 s"
-    assert why.startswith("    attempt 1: Retry: the server is away (File ")
+    assert why.startswith("    attempt 1: Retry: the server is away (tests/testing/test_jobs.py:")
     assert rejected.startswith("job 2 (reject) is dead: ")
     assert why_rejected.startswith("    attempt 1: Reject: never")
 

@@ -12,7 +12,8 @@ from typing import Any, TextIO
 import msgspec
 
 from ulak import codec
-from ulak.cli.inspect_jobs import error_text
+from ulak.capture import place_of
+from ulak.cli.inspect_jobs import error_text, last_failed
 from ulak.cli.inspect_open import Missing, finding, opened
 from ulak.cli.inspect_table import Column, age, clock_time, iso_time, many, print_json, print_table
 from ulak.cli.output import say, visible
@@ -100,6 +101,7 @@ def _facts(shown: Shown) -> Iterator[tuple[str, str]]:
         "task": job.task,
         "priority": str(job.priority),
         "attempts": f"{job.attempt} of {job.max_attempts}, {deliveries}{crashed}",
+        "raised at": _place(job),
         "enqueued": _when(job.created_at, shown.now_at),
         "due": _when(job.run_at, shown.now_at) if job.state is State.SCHEDULED else None,
         "expires": _when(job.expires_at, shown.now_at),
@@ -114,6 +116,14 @@ def _facts(shown: Shown) -> Iterator[tuple[str, str]]:
         "next": shown.next + _hint(job),
     }
     return ((name, text) for name, text in texts.items() if text is not None)
+
+
+def _place(job: Job) -> str | None:
+    """Where the last error was raised, of the attempts that had one."""
+    last = last_failed(job.history)
+    if last is None or last.error is None or not (place := place_of(last.error)):
+        return None
+    return f"{place}, attempt {last.attempt} (-v shows the traceback)"
 
 
 def _lease_text(shown: Shown) -> str | None:

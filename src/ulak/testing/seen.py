@@ -10,6 +10,7 @@ from typing import Any
 
 from ulak.app import App, all_apps
 from ulak.arguments import Misfit
+from ulak.capture import said_of
 from ulak.core.job import Attempt, Cause
 from ulak.core.job import Job as Record
 from ulak.core.store import Filter, Store
@@ -91,7 +92,4 @@ def named(job: JobInfo) -> str:
 def told(attempt: Attempt) -> str:
     """How an attempt failed, in a line."""
     assert attempt.error is not None
-    error = attempt.error
-    text = f"{error.type}: {error.text}".strip(": ").partition("\n")[0]
-    place = error.traceback.strip().rpartition("\n")[2]
-    return f"attempt {attempt.attempt}: {text}{f' ({place})' if place else ''}"
+    return f"attempt {attempt.attempt}: {said_of(attempt.error)}"
