@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import threading
 from collections.abc import Callable
 from typing import TypeAlias
 
@@ -109,12 +110,14 @@ Subscriber: TypeAlias = Callable[[Event], object]
 class Events:
     """Who is told. A subscriber is called in the thread or task where it happens, and must be quick.
 
-    What a subscriber raises is logged, once for each, and changes nothing.
+    What a subscriber raises is logged, once for each, and changes nothing: the job that it is about is stored
+    already, or must go on.
     """
 
     def __init__(self) -> None:
         self._subscribers: tuple[Subscriber, ...] = ()
-        self._blamed: set[Subscriber] = set()
+        # Their ids, since a subscriber need not have a hash.
+        self._blamed: set[int] = set()
 
     @property
     def is_heard(self) -> bool:
@@ -128,19 +131,34 @@ class Events:
     def unsubscribe(self, subscriber: Subscriber) -> None:
         """Tell this one no more. One that is not told: nothing."""
         self._subscribers = tuple(other for other in self._subscribers if other != subscriber)
+        self._blamed &= set(map(id, self._subscribers))
 
     def tell(self, event: Event) -> None:
-        """Tell everybody, the log first."""
-        # A log filter or handler of the user's may raise, and there is nobody left to tell.
-        with contextlib.suppress(Exception):
+        """Tell everybody, the log first. Raises nothing but a Ctrl-C that strikes a producer meanwhile."""
+        try:
             _write(event)
+        except BaseException as error:  # noqa: BLE001 - a log handler of the user's may raise anything
+            _let_interrupt_through(error, event)
         for subscriber in self._subscribers:
             try:
                 subscriber(event)
-            except Exception:  # noqa: BLE001 - whatever it is, the job it is about must go on
-                if subscriber not in self._blamed:
-                    self._blamed.add(subscriber)
-                    _log.exception("a subscriber to events raised; it is told of later ones all the same")
+            except BaseException as error:  # noqa: BLE001 - whatever it is, the job it is about must go on
+                _let_interrupt_through(error, event)
+                self._blame(subscriber)
+
+    def _blame(self, subscriber: Subscriber) -> None:
+        if id(subscriber) not in self._blamed:
+            self._blamed.add(id(subscriber))
+            # As above.
+            with contextlib.suppress(BaseException):
+                _log.exception("a subscriber to events raised; it is told of later ones all the same")
+
+
+def _let_interrupt_through(error: BaseException, event: Event) -> None:
+    """Raise what is a Ctrl-C in the main thread, unless a worker runs there: it would lose its job."""
+    is_in_main = threading.current_thread() is threading.main_thread()
+    if isinstance(error, KeyboardInterrupt) and isinstance(event, Enqueued) and is_in_main:
+        raise error
 
 
 def started(lease: Lease) -> Started:
