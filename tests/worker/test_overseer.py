@@ -7,8 +7,10 @@ import threading
 
 import pytest
 
+from tests.support.pools import LEASE_S
 from tests.support.stores import refuse
-from tests.support.waiting import WAIT_S, eventually
+from tests.support.waiting import WAIT_S, eventually, let_time_pass
+from ulak import Context
 from ulak.errors import StorageUnavailable
 from ulak.metrics import RunTimes
 from ulak.worker.overseer import LONG_MIN_S, LONG_S, RUNS_MIN, Overseer
@@ -18,15 +20,6 @@ from ulak.worker.seldom import EVERY_S, Seldom, again
 
 def said(caplog: pytest.LogCaptureFixture, part: str) -> list[str]:
     return [record.getMessage() for record in caplog.records if part in record.getMessage()]
-
-
-def look(pool, overseer=None):
-    """One look of the pool's overseer, on the test's clock."""
-    from ulak.storage.drive import run
-
-    overseer = overseer or Overseer(pool._crew, [pool._hands.pulse] if pool._hands.pulse else [])
-    run(pool._edge, overseer.duty())
-    return overseer
 
 
 # Jobs
@@ -40,18 +33,16 @@ def test_a_job_that_runs_for_an_hour_is_told_once(timed, clock, caplog):
         started.set()
         goes_on.wait(WAIT_S)
 
-    with q.workers(handler, count=1) as pool:
+    with q.workers(handler, count=1):
         q.enqueue("long")
         assert started.wait(WAIT_S)
-        overseer = look(pool)
-        clock.advance(LONG_S)
-        look(pool, overseer)
-        assert said(caplog, "runs for") == []
-        clock.advance(1.0)
-        look(pool, overseer)
-        look(pool, overseer)
-        (line,) = said(caplog, "runs for 3601 s")
-        assert "job 1 of queue" in line
+        eventually(lambda: bool(said(caplog, "runs for")), clock=clock, step_s=600.0)
+        (line,) = said(caplog, "runs for")
+        assert line.startswith("job 1 of queue")
+        assert int(line.split("runs for ")[1].split()[0]) > LONG_S
+        for _ in range(3):
+            let_time_pass(clock, LONG_S, sleepers=1)
+        assert said(caplog, "runs for") == [line]
         goes_on.set()
         eventually(lambda: q.counts().acked == 1)
 
@@ -208,3 +199,34 @@ def test_join_waits_no_longer_than_it_may(make):
     q = make()
     with q.workers(print, count=1) as pool:
         assert not pool.join(0)
+
+
+# What is said to a running job, and by it
+
+
+@pytest.mark.parametrize("is_progress", [False, True])
+def test_a_cancel_is_seen_and_progress_stored_within_two_looks(timed, clock, is_progress):
+    """Long before the lease, of 30 s, is renewed."""
+    q, goes_on, started = timed(), threading.Event(), threading.Event()
+    contexts = []
+
+    def handler(_, context: Context):
+        contexts.append(context)
+        started.set()
+        goes_on.wait(WAIT_S)
+
+    with q.workers(handler, count=1):
+        job_id = q.enqueue("long")
+        assert started.wait(WAIT_S)
+        (context,) = contexts
+        began_at = clock.interval()
+        if is_progress:
+            eventually(lambda: clock.sleepers >= 1, clock=clock, step_s=1.0)
+            context.progress(3, 10, "pages")
+        q.cancel(job_id)
+        eventually(lambda: context.cancelled, clock=clock, step_s=1.0)
+        if is_progress:
+            assert q.get(job_id).progress == "3/10 pages"
+        assert clock.interval() - began_at < LEASE_S / 3
+        goes_on.set()
+        eventually(lambda: q.counts().open == 0)

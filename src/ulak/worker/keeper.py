@@ -7,9 +7,10 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TypeAlias
 
+from ulak.context import Context
 from ulak.core import flows
 from ulak.core.flows import LOOK_AGAIN_S, Flow, ask, least
-from ulak.core.job import Outcome
+from ulak.core.job import Lease, Outcome, State
 from ulak.core.store import Line, Store, Until
 from ulak.errors import StorageBusy, StorageFull, StorageUnavailable
 from ulak.worker.runtime import Crew
@@ -19,7 +20,11 @@ _log = logging.getLogger("ulak")
 
 RENEWALS_PER_LEASE = 3
 PRUNE_MAX = 1000
+ATTENDED_MAX = 100
+"""Of how many running jobs a cancel is looked for each second; of others when their leases are renewed."""
 
+
+Running: TypeAlias = tuple[Lease, Context]
 
 Duty: TypeAlias = Callable[[], Flow[float | None]]
 """A duty of a user of the pool: it answers in how many seconds it is due again (None: whenever)."""
@@ -36,6 +41,7 @@ class Keeper:
         self._due_at = dict.fromkeys(more, 0.0)
         self._duties: tuple[Callable[[], Flow[None]], ...] = (
             self._renew,
+            self._attend,
             self._reclaim,
             self._promote,
             replace_lost,
@@ -43,7 +49,9 @@ class Keeper:
             self._look_ahead,
             *(partial(self._do, duty) for duty in more),
         )
-        self._renew_at = self._upkeep_at = 0.0
+        self._renew_at = self._upkeep_at = self._attend_at = 0.0
+        # What ran at the last look, with the progress that is stored of it.
+        self._attended: dict[tuple[int, int], str | None] = {}
         self._horizon_s: float | None = None
 
     def keep(self) -> Flow[None]:
@@ -90,11 +98,49 @@ class Keeper:
         running = [held for held in seats if held is not None]
         if not running:
             return
+        yield from self._extend(running)
+
+    def _attend(self) -> Flow[None]:
+        """Of jobs that have run for a look already: store progress, see whether a cancel was requested."""
+        crew = self._crew
+        now = yield from flows.now()
+        if now < self._attend_at:
+            return
+        self._attend_at = now + LOOK_AGAIN_S
+        before, self._attended = self._attended, {}
+        told: list[Running] = []
+        silent: list[Running] = []
+        for held in [seat.running for seat in crew.seats]:
+            if held is None:
+                continue
+            lease, context = held
+            key = lease.id, lease.delivery
+            self._attended[key] = before.get(key)
+            if key not in before:
+                continue
+            if context.progress_text != before[key]:
+                self._attended[key] = context.progress_text
+                told.append(held)
+            elif not context.cancelled:
+                silent.append(held)
+        if told:
+            yield from self._extend(told)
+        if silent:
+            yield from self._look_for_cancels(silent[:ATTENDED_MAX])
+
+    def _look_for_cancels(self, running: Sequence[Running]) -> Flow[None]:
+        jobs = yield from ask(Store.get, [lease.id for lease, _ in running])
+        for (lease, context), job in zip(running, jobs, strict=True):
+            is_current = job is not None and (job.state, job.delivery) == (State.LEASED, lease.delivery)
+            if (job is None or job.cancel_requested or not is_current) and not context.ended:
+                context.ask_to_stop()
+
+    def _extend(self, running: Sequence[Running]) -> Flow[None]:
         leases = [lease for lease, _ in running]
         progress = {
             lease.id: context.progress_text for lease, context in running if context.progress_text is not None
         }
-        answers = yield from ask(Store.extend, leases, crew.lease_s, progress=progress)
+        answers = yield from ask(Store.extend, leases, self._crew.lease_s, progress=progress)
         for (_, context), answer in zip(running, answers, strict=True):
             # A handler that has returned meanwhile has lost nothing: its job may be settled already.
             if (answer is Outcome.STALE or answer is True) and not context.ended:
