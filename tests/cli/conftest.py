@@ -1,4 +1,4 @@
-"""A file, and the command on it."""
+"""A file and the command on it; an App and workers of it."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.command import Done, Run
+from tests.cli.working import caller, folder, gate, python, work  # noqa: F401 - fixtures
 from ulak.cli import main
 
 

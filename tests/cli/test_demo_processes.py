@@ -6,6 +6,7 @@ import os
 import signal
 import sqlite3
 import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -249,7 +250,8 @@ def test_a_second_signal_ends_the_children_too(tmp_path: Path) -> None:
 def test_children_that_cannot_work_end_the_run_with_a_few_lines(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(demo_fleet, "_BOOT", "raise SystemExit('no such thing')")
+    command = [sys.executable, "-c", "raise SystemExit('no such thing')"]
+    monkeypatch.setattr(demo_fleet, "child_command", lambda *_: command)
     assert main(["demo", "--url", url_of(tmp_path), "--processes", "1", "--jobs", "5"]) == 1
     err = capfd.readouterr().err
     assert "no such thing\n" in err

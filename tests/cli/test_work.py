@@ -5,92 +5,16 @@ from __future__ import annotations
 import signal
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
 from tests.cli.command import COMMAND
-from tests.support.commands import Command, running
-from ulak import JobInfo, Queue, State
+from tests.cli.working import HELLO, SIGNALS, Python, Work, jobs
+from tests.support.commands import running
+from ulak import State
 from ulak.cli import main
 from ulak.cli.work import queues
-
-HELLO = r"""
-import sys
-from ulak import App, Backoff, Retry
-
-app = App("sqlite:///jobs.db", queues=["default", "mail"], backoff=Backoff(base=0.001, cap=0.001))
-
-def say(text: str) -> None:
-    sys.stdout.write(f"{text}\n")
-    sys.stdout.flush()
-
-@app.task
-def welcome(email: str) -> str:
-    say(f"welcome {email}")
-    return f"welcome {email}"
-
-@app.task
-async def awelcome(email: str) -> str:
-    return welcome(email)
-
-@app.task(queue="mail")
-def send(number: int) -> None:
-    say(f"send {number}")
-
-@app.task
-def hold() -> None:
-    say("holding")
-    sys.stdin.readline()
-    say("let go")
-
-@app.task(max_attempts=2)
-def fail(secret: str) -> None:
-    raise ValueError(secret)
-"""
-SIGNALS = pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["SIGINT", "SIGTERM"])
-
-Work = Callable[..., Command]
-Python = Callable[[str], str]
-
-
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    (tmp_path / "hello.py").write_text(HELLO)
-    return tmp_path
-
-
-@pytest.fixture
-def work(folder: Path) -> Iterator[Work]:
-    """Starts `ulak work ARGS`; unless told otherwise it has said that it works when it comes back."""
-    with ExitStack() as commands:
-
-        def start(*args: str, ready: bool = True) -> Command:
-            command = commands.enter_context(running(*COMMAND, "work", *args, folder=folder))
-            if ready:
-                assert command.err.next().startswith("ulak works on ")
-            return command
-
-        yield start
-
-
-@pytest.fixture
-def python(folder: Path) -> Python:
-    """Runs some lines of Python as another process of the same program; what they print."""
-
-    def run(code: str) -> str:
-        with running(sys.executable, "-c", f"from hello import *\n{code}", folder=folder) as command:
-            lines = command.out.rest()
-            assert (command.ended(), command.err.rest()) == (0, [])
-        return "\n".join(lines)
-
-    return run
-
-
-def jobs(folder: Path, queue: str = "default") -> list[JobInfo]:
-    with Queue(f"sqlite:///{folder}/jobs.db", queue) as q:
-        return q.jobs()
 
 
 @pytest.mark.parametrize("task", ["welcome", "awelcome"])
@@ -114,7 +38,7 @@ def test_it_says_what_it_works_on(work: Work) -> None:
     worker = work("hello:app", "--concurrency", "3", ready=False)
     assert worker.err.next() == (
         "ulak works on sqlite:///jobs.db: tasks hello.welcome, hello.awelcome, hello.send, hello.hold, "
-        "hello.fail; queues default, mail; concurrency 3"
+        "hello.stand, and 1 more; queues default, mail; concurrency 3"
     )
 
 

@@ -84,6 +84,11 @@ class Command:
         assert self._process.stderr is not None
         self.out, self.err = Lines(self._process.stdout), Lines(self._process.stderr)
 
+    @property
+    def pid(self) -> int:
+        """Its process id."""
+        return self._process.pid
+
     def tell(self, line: str = "") -> None:
         """Say a line to it."""
         assert self._process.stdin is not None

@@ -13,25 +13,12 @@ from collections.abc import Sequence
 
 from ulak import __version__
 from ulak.cli import demo, doctor, inspect, schedules, work
+from ulak.cli.explain import USAGE, explained, status_of
 from ulak.cli.options import Parser, add_verbose
-from ulak.cli.output import say, visible
-from ulak.errors import (
-    ArgumentError,
-    ConfigError,
-    SchemaError,
-    StorageBusy,
-    StorageUnavailable,
-    UlakError,
-)
+from ulak.cli.output import say
 
-FAILED = 1
-USAGE = 2
-UNAVAILABLE = 69  # EX_UNAVAILABLE of sysexits.h
-TRY_AGAIN = 75  # EX_TEMPFAIL
 INTERRUPTED = 130  # 128 + SIGINT, as a shell says it
 UNREAD = 141  # 128 + SIGPIPE
-
-ERROR_LINES_MAX = 6
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -43,10 +30,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     verbose = False
     try:
-        args = _parser().read(sys.argv[1:] if argv is None else argv)
+        args = read(sys.argv[1:] if argv is None else argv)
         status = 0
         if args is not None:
             verbose = args.verbose > 0
+            args.is_process = argv is None
             status = args.run(args)
         _flush()
     except KeyboardInterrupt:
@@ -54,9 +42,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:
         status = UNREAD
     except Exception as error:  # noqa: BLE001 - whatever it is, it ends here: in a few lines, not in a traceback
-        status = _explain(error, verbose=verbose)
+        status = status_of(error)
+        with contextlib.suppress(OSError):  # nobody reads stderr either
+            say(explained(error, verbose=verbose), to=sys.stderr)
     _give_up_what_nobody_takes()
     return status
+
+
+def read(argv: Sequence[str]) -> argparse.Namespace | None:
+    """The arguments of a command line; None after --help and --version. Raises ConfigError."""
+    return _parser().read(argv)
 
 
 def _parser() -> Parser:
@@ -96,35 +91,3 @@ def _give_up_what_nobody_takes() -> None:
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, sys.stdout.fileno())
         os.close(nowhere)
-
-
-def _explain(error: Exception, *, verbose: bool) -> int:
-    """Say on stderr what went wrong, in at most six lines; with -v, where."""
-    lines: list[str] = []
-    if verbose:
-        import traceback
-
-        lines.extend("".join(traceback.format_exception(error)).splitlines())
-    match error:
-        case UlakError():
-            text = f"error {error.code}: {str(error).removesuffix(f' [{error.code}]')}"
-        case OSError():
-            text = f"error: {error}"
-        case _:
-            text = f"error: {type(error).__name__}: {error}\n  this is a bug in ulak; -v shows where"
-    lines.extend(text.splitlines()[:ERROR_LINES_MAX])
-    with contextlib.suppress(OSError):  # nobody reads stderr either
-        say("\n".join(map(visible, lines)), to=sys.stderr)
-    return _status(error)
-
-
-def _status(error: Exception) -> int:
-    match error:
-        case ConfigError() | ArgumentError():
-            return USAGE
-        case StorageUnavailable() | SchemaError():
-            return UNAVAILABLE
-        case StorageBusy():
-            return TRY_AGAIN
-        case _:
-            return FAILED

@@ -6,14 +6,12 @@ import contextlib
 import dataclasses
 import json
 import logging
-import sys
 import threading
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from queue import Empty, SimpleQueue
 
-import ulak
 from ulak import Backoff, Closed, Counts, JobInfo, NewJob, Queue, State
+from ulak.cli.child_command import child_command
 from ulak.cli.demo_meter import Payload
 from ulak.cli.demo_plan import Fleet, Plan, Result, Snapshot
 from ulak.cli.demo_run import (
@@ -39,15 +37,6 @@ _SUMS = ("enqueued", "processed", "succeeded", "failed", "retries", "dead_letter
 _OTHERS = ("redriven", "cut", "cancelled", "expired", "deleted")
 _PAGE = 1_000
 _PAGES_MAX = 10
-
-# The children find this very package, wherever it was imported from, but no module of the directory they are
-# started in: that may hold a random.py.
-_BOOT = (
-    "import sys\n"
-    "if sys.argv[1] not in sys.path: sys.path.insert(0, sys.argv[1])\n"
-    "from ulak.cli.demo_child import main\n"
-    "sys.exit(main(sys.argv[2]))"
-)
 
 
 class FleetRun:
@@ -231,8 +220,7 @@ class FleetRun:
 
 def _command(plan: Plan, log_format: str, log_level: int) -> list[str]:
     order = {"plan": dataclasses.asdict(plan), "log_format": log_format, "log_level": log_level}
-    root = Path(ulak.__file__).resolve().parent.parent
-    return [sys.executable, "-P", "-c", _BOOT, str(root), json.dumps(order)]
+    return child_command("demo_child", json.dumps(order))
 
 
 @contextlib.contextmanager

@@ -5,14 +5,20 @@ from __future__ import annotations
 import json
 import logging
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
+from typing import TypeAlias
 
 from ulak.cli.output import encodable, visible
 
 FORMATS = ("console", "json", "logfmt")
+LEFT_OPEN = "left_open"
+"""What a record has that tells how many jobs a pool leaves open, which a command says itself."""
+
 _EXTRAS = ("job_id", "queue", "task", "attempt")
+
+Naming: TypeAlias = Callable[[str], None]
 
 
 def level_of(verbose: int) -> int:
@@ -21,16 +27,16 @@ def level_of(verbose: int) -> int:
 
 
 @contextmanager
-def shown(log_format: str, level: int) -> Iterator[None]:
-    """While inside, show records of `level` and above."""
+def shown(log_format: str, level: int) -> Iterator[Naming]:
+    """While inside, show records of `level` and above. Call what it gives to name who says them."""
     logger = logging.getLogger("ulak")
     handler = _Stderr(level)
-    handler.setFormatter(_FORMATTERS[log_format]())
+    handler.setFormatter(formatter := _FORMATTERS[log_format]())
     before = logger.level
     logger.setLevel(level)
     logger.addHandler(handler)
     try:
-        yield
+        yield formatter.named
     finally:
         logger.removeHandler(handler)
         logger.setLevel(before)
@@ -41,7 +47,7 @@ class _Stderr(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         stream = sys.stderr
-        if stream is None:
+        if stream is None or hasattr(record, LEFT_OPEN):
             return
         try:
             stream.write(encodable(self.format(record), stream.encoding or "utf-8") + "\n")
@@ -51,6 +57,12 @@ class _Stderr(logging.Handler):
 
 
 class _Formatter(logging.Formatter):
+    worker: str | None = None
+
+    def named(self, worker: str) -> None:
+        """Say with each record from here on whose it is."""
+        self.worker = worker
+
     def fields(self, record: logging.LogRecord) -> dict[str, object]:
         """What a record says, by name, in order."""
         fields: dict[str, object] = {
@@ -59,6 +71,8 @@ class _Formatter(logging.Formatter):
             "logger": record.name,
             "message": record.getMessage(),
         }
+        if self.worker is not None:
+            fields["worker"] = self.worker
         named = {name: getattr(record, name, None) for name in _EXTRAS}
         fields.update((name, value) for name, value in named.items() if value is not None)
         if record.exc_info:
@@ -69,7 +83,8 @@ class _Formatter(logging.Formatter):
 class _Console(_Formatter):
     def format(self, record: logging.LogRecord) -> str:
         fields = self.fields(record)
-        lines = [f"{fields['level']} {fields['logger']}: {fields['message']}"]
+        whose = f" [{self.worker}]" if self.worker is not None else ""
+        lines = [f"{fields['level']} {fields['logger']}{whose}: {fields['message']}"]
         lines.extend(str(fields.get("traceback", "")).splitlines())
         return "\n".join(visible(line) for line in lines)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import itertools
 import math
+import re
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, NoReturn
 
@@ -15,6 +16,9 @@ if TYPE_CHECKING:
     from _typeshed import SupportsWrite
 
 _WORD_CHARS_MAX = 40
+_SIZE = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*([KMG])(?:i?B)?", re.IGNORECASE)
+_UNITS_BYTES = {"K": 2**10, "M": 2**20, "G": 2**30}
+_SIZE_MAX = 2**50
 
 
 class Parser(argparse.ArgumentParser):
@@ -43,6 +47,7 @@ class Parser(argparse.ArgumentParser):
             chosen: Parser = args.parser
             chosen.refuse(unknown[0])
         args.verbose += args.more_verbose
+        args.argv = list(arguments)
         return args
 
     def refuse(self, argument: str) -> NoReturn:
@@ -126,6 +131,33 @@ def duration(text: str) -> float:
         return parse_duration(text)
     except ArgumentError as error:
         raise argparse.ArgumentTypeError(str(error.args[0])) from None
+
+
+def size(text: str) -> int:
+    """Reads a number of bytes such as 512M.
+
+    >>> size("512M"), size("1.5g"), size("64KiB")
+    (536870912, 1610612736, 65536)
+    """
+    match = _SIZE.fullmatch(text.strip()) if len(text) <= _WORD_CHARS_MAX else None
+    bytes_ = float(match[1]) * _UNITS_BYTES[match[2].upper()] if match else 0.0
+    if not 1 <= bytes_ <= _SIZE_MAX:
+        raise argparse.ArgumentTypeError(
+            f"cannot read {_quoted(text)} as a size; write a number with K, M or G, such as 512M or 1.5G"
+        )
+    return int(bytes_)
+
+
+def spelled_size(size_bytes: float) -> str:
+    """A number of bytes in a few characters, in the largest unit that keeps it above 1.
+
+    >>> spelled_size(512 * 2**20), spelled_size(1.5 * 2**30), spelled_size(10)
+    ('512M', '1.5G', '10B')
+    """
+    for unit in ("G", "M", "K"):
+        if size_bytes >= _UNITS_BYTES[unit]:
+            return f"{size_bytes / _UNITS_BYTES[unit]:.4g}{unit}"
+    return f"{size_bytes:.0f}B"
 
 
 def spelled(duration_s: float) -> str:

@@ -12,6 +12,8 @@ from queue import Empty, SimpleQueue
 from types import FrameType, TracebackType
 from typing import Any, Self, TypeVar
 
+from ulak.clock import SYSTEM
+
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 _SHOW_CURSOR = b"\x1b[?25h\n"
 
@@ -39,19 +41,22 @@ class Stopped(KeyboardInterrupt):
 
 
 class Stops:
-    """While inside, the first SIGINT or SIGTERM puts its number into `inbox` and is remembered as `number`;
-    the second one ends the process at once, with the status that a shell gives it.
+    """While inside, the first SIGINT or SIGTERM is remembered as `number` and put into each inbox; the second
+    one ends the process at once, with the status that a shell gives it.
 
+    has_parent: it is that one's business when it is enough, and a second signal does nothing here: who ends
+    a service may signal all of its processes, and the parent passes its own one on.
     Signals that were ignored stay ignored (`nohup`). Outside the main thread, which gets all signals, it does
     nothing.
     """
 
-    def __init__(self, inbox: SimpleQueue[Any]) -> None:
+    def __init__(self, *inboxes: SimpleQueue[Any], has_parent: bool = False) -> None:
         self.number: int | None = None
+        self._has_parent = has_parent
         self._breaks_off = False
         # A handler runs between any two steps of the main thread, even where that holds a lock, so it may do
         # only what is safe there: SimpleQueue.put is, Event.set and every lock of ours are not.
-        self._inbox = inbox
+        self._inboxes = inboxes
         self._before: dict[int, Callable[[int, FrameType | None], Any] | int | None] = {}
 
     @property
@@ -92,11 +97,38 @@ class Stops:
 
     def _on(self, number: int, _: FrameType | None) -> None:
         if self.number is not None:
-            _end(128 + number)
+            if not self._has_parent:
+                _end(128 + number)
+            return
         self.number = number
-        self._inbox.put(number)
+        for inbox in self._inboxes:
+            inbox.put(number)
         if self._breaks_off:
             raise Stopped
+
+
+class Deadline:
+    """Ends the process so long after a first signal, whatever still runs in it.
+
+    inbox: where `Stops` puts the signal; what waits for it is a thread that nothing else holds up. status:
+    asked for then.
+    """
+
+    def __init__(self, after_s: float, status: Callable[[], int]) -> None:
+        self.inbox: SimpleQueue[int] = SimpleQueue()
+        self._after_s = after_s
+        self._status = status
+        threading.Thread(target=self._wait, name="ulak-deadline", daemon=True).start()
+
+    def _wait(self) -> None:
+        self.inbox.get()
+        end_in(self._after_s, self._status)
+
+
+def end_in(after_s: float, status: Callable[[], int]) -> None:
+    """Wait so long, then end the process without waiting for anything."""
+    SYSTEM.wait(threading.Event(), after_s)
+    _end(status())
 
 
 def _end(status: int) -> None:

@@ -23,7 +23,13 @@ _TEXT_LINES_MAX = 3
 
 
 def load_app(target: str) -> App:
-    """The App that the target names.
+    """The App that the target names; as `locate`."""
+    app, _ = locate(target)
+    return app
+
+
+def locate(target: str) -> tuple[App, str]:
+    """The App that the target names, and as MODULE:NAME where another process finds it.
 
     target: `hello:app`, `shop.jobs:app`, `hello.py:app`; `hello` alone for its only App, or the one that is
     called `app`. The current directory comes first on Python's path, before that the file's own.
@@ -40,9 +46,10 @@ def load_app(target: str) -> App:
     else:
         module = _imported(_name_of(file, target), target)
         _refuse_another(module, file)
-    found = _named(module, attribute, target) if attribute else _only(module, target)
+    attribute = attribute or _only(module, target)
+    found = _named(module, attribute, target)
     _refuse_stranger(found, module, attribute, target)
-    return found  # type: ignore[return-value]
+    return found, f"{module.__name__}:{attribute}"  # type: ignore[return-value]
 
 
 def _put_on_path(folder: Path) -> None:
@@ -89,13 +96,13 @@ def _refuse_another(module: ModuleType, file: Path) -> None:
         )
 
 
-def _only(module: ModuleType, target: str) -> object:
-    """The App called `app`, or the only one."""
+def _only(module: ModuleType, target: str) -> str:
+    """The name of the App called `app`, or of the only one."""
     from ulak.app import App
 
     apps = {name: value for name, value in vars(module).items() if isinstance(value, App)}
     if "app" in apps:
-        return apps["app"]
+        return "app"
     if len({id(app) for app in apps.values()}) > 1:
         choice = ", ".join(f"{target}:{name}" for name in list(apps)[:_NAMES_SHOWN])
         raise ConfigError(f"{_file_of(module)} has several Apps; name one of {choice}")
@@ -104,7 +111,7 @@ def _only(module: ModuleType, target: str) -> object:
             f"{_file_of(module)} has no App{_contents(module)}\n"
             f'  make one at the level of the module: app = ulak.App("sqlite:///jobs.db")\n  {_set_by(target)}'
         )
-    return next(iter(apps.values()))
+    return next(iter(apps))
 
 
 def _named(module: ModuleType, attribute: str, target: str) -> object:

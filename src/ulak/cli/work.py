@@ -1,31 +1,26 @@
-"""`ulak work module:app`: one process that runs an App's jobs, until it is stopped or nothing is left."""
+"""`ulak work module:app`: runs an App's jobs, until it is stopped or nothing is left."""
 
 from __future__ import annotations
 
 import argparse
-import signal
 import sys
-import threading
-from collections.abc import Callable
 from queue import SimpleQueue
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 from ulak.checks import WEIGHT_MAX
 from ulak.cli import logs
-from ulak.cli.options import add_verbose, duration, whole
-from ulak.cli.output import say, visible
-from ulak.cli.stops import Stopped, Stops, next_note
-from ulak.durations import format_duration
-from ulak.errors import ConfigError
+from ulak.cli.options import add_verbose, duration, size, whole
+from ulak.cli.output import say
+from ulak.cli.stops import Stops
 
 if TYPE_CHECKING:
     from ulak.app import App
-    from ulak.worker.pool import Pool
     from ulak.worker.runtime import Report
 
 CONCURRENCY = 8
 GRACE_S = 30.0
-_TASKS_SHOWN = 5
+PROCESSES_MAX = 1_000
+EXECUTORS = ("thread", "process", "async")  # of ulak.executors, which takes time to import
 
 _DESCRIPTION = """
 Imports the module, and runs the jobs of its App's queues. APP is hello:app, shop.jobs:app or hello.py:app;
@@ -33,11 +28,9 @@ hello alone takes its only App.
 """
 _EPILOG = """
 The first Ctrl-C or SIGTERM takes no more jobs, lets the running ones finish within --grace, hands the others
-back unspent, and exits with 0; a second one ends at once.
+back unspent, and exits with 0, at most 2 s after the grace; a second one ends at once. A process that dies is
+replaced, with --processes, and its jobs start again elsewhere within a second.
 """
-
-Note: TypeAlias = "int | Report | BaseException"
-"""What wakes the command: a signal's number, or how a drain ended."""
 
 
 def add(commands: Any) -> None:  # noqa: ANN401 - argparse has no public name for it
@@ -56,9 +49,22 @@ def add(commands: Any) -> None:  # noqa: ANN401 - argparse has no public name fo
         help="mail,default: jobs of mail before any of default; mail=3,default=1: three turns of mail to one "
         "of default (all queues of the App, as it declares them)",
     )
+    processes = "processes of so many jobs each; a dead one is replaced (none: this process works itself)"
+    parser.add_argument("--processes", metavar="N", type=whole(1, PROCESSES_MAX), help=processes)
+    executors = (
+        "what runs a job: a thread; async, one event loop, for tasks that are all async def; or a process, "
+        "which can be killed (async where it can be, else thread)"
+    )
+    parser.add_argument("--executor", choices=EXECUTORS, help=executors)
     parser.add_argument("--drain", action="store_true", help="end once nothing is left that could run")
     grace = f"how long running jobs may take to finish, once stopped ({GRACE_S:g}s)"
     parser.add_argument("--grace", metavar="TIME", type=duration, default=GRACE_S, help=grace)
+    last = "end after so many jobs, and those that still run then; with --processes, be replaced"
+    parser.add_argument("--max-jobs", metavar="N", type=whole(1, 10**9), help=last)
+    most = "likewise, once a process takes more memory than this, such as 512M"
+    parser.add_argument("--max-rss", metavar="SIZE", type=size, help=most)
+    reload = "for development: start again when a Python file below this directory changes that was imported"
+    parser.add_argument("--reload", action="store_true", help=reload)
     forms = "form of the log, on stderr: console, json or logfmt"
     parser.add_argument("--log-format", choices=logs.FORMATS, default="console", help=forms)
     add_verbose(parser, dest="more_verbose")
@@ -83,117 +89,56 @@ def queues(text: str) -> dict[str, int | None]:
 
 def run(args: argparse.Namespace) -> int:
     """Work until a signal comes or, with --drain, until nothing is left; 0 then."""
-    inbox: SimpleQueue[Note] = SimpleQueue()
-    # Before the imports that take time, so that a signal from here on ends in order.
-    with Stops(inbox) as stops:
-        try:
-            with stops.breaking_off():
-                app = _app(args)
-        except Stopped:
-            return 0
-        with logs.shown(args.log_format, logs.level_of(args.verbose)), app:
-            _serve(args, app, inbox)
-        return 0
+    inbox: SimpleQueue[Any] = SimpleQueue()
+    if args.processes is not None or args.reload:
+        from ulak.cli.work_fleet import Fleet
+
+        with Stops(inbox):
+            return Fleet(args, inbox).run()
+    from ulak.cli.work_process import Worker
+
+    worker = Worker(args, inbox, _Alone(args.grace))
+    with Stops(inbox, *([worker.deadline().inbox] if args.is_process else [])) as stops:
+        return worker.run(stops)
 
 
-def _app(args: argparse.Namespace) -> App:
-    from ulak.cli.target import load_app
+class _Alone:
+    """Tells whoever has started this process, on stderr."""
 
-    app = load_app(args.app)
-    if args.url is not None:
-        app.url = args.url
-    if app.url.startswith("memory:"):
-        raise ConfigError(
-            f"{args.app} is on {app.url}, and what is in memory only its own process sees: "
-            'give --url sqlite:///jobs.db, or let that process work: "with app.workers():"'
-        )
-    if not app.tasks:
-        raise ConfigError(
-            f"{args.app} has no tasks, so every job would have to be held\n"
-            "  name a module that imports those which define them"
-        )
-    return app
+    is_one_of_several = False
 
+    def __init__(self, grace_s: float) -> None:
+        self._grace_s = grace_s
 
-def _serve(args: argparse.Namespace, app: App, inbox: SimpleQueue[Note]) -> None:
-    pool = app.workers(args.concurrency, queues=args.queues, grace=args.grace)
-    say(_started(args, app), to=sys.stderr)
-    pool.start()
-    try:
-        report, number = _watched(args, pool, inbox)
-    except BaseException:
-        pool.shutdown(0)
-        raise
-    say(_finished(report) if number is None else _stopped(report, number), to=sys.stderr)
+    def opened(self, app: App) -> None:
+        """Nothing to tell yet."""
 
+    def begins(self, text: str) -> None:
+        """Say on what it works, before the first job says anything."""
+        say(text, to=sys.stderr)
 
-def _watched(args: argparse.Namespace, pool: Pool, inbox: SimpleQueue[Note]) -> tuple[Report, int | None]:
-    """How the pool ended, and on which signal, if it was one."""
-    stopped_by: int | None = None
-    endings = _begin(pool.drain, inbox) if args.drain else 0
-    while True:
-        note = next_note(inbox)
-        if isinstance(note, BaseException):
-            raise note
-        if isinstance(note, int):
-            stopped_by = note
-            endings += _begin(pool.shutdown, inbox)
-            say(_stopping(args, note), to=sys.stderr)
-            continue
-        endings -= 1
-        # A drain that is stopped ends twice, and tells the log so before the last line.
-        if endings == 0:
-            return note, stopped_by
+    def works(self) -> None:
+        """All is said."""
 
+    def stops(self, number: int) -> None:
+        """Say how long that may take."""
+        from ulak.cli.work_say import stopping
 
-def _begin(ending: Callable[[], Report], inbox: SimpleQueue[Note]) -> int:
-    """End the pool from another thread, since this one must stay awake for a second signal; 1."""
+        say(stopping(number, self._grace_s), to=sys.stderr)
 
-    def end() -> None:
-        try:
-            inbox.put(ending())
-        except BaseException as error:  # noqa: BLE001 - it is raised where the command waits
-            inbox.put(error)
+    def leaves(self, why: str) -> None:
+        """Say why."""
+        say(f"ulak takes no more jobs, since {why}", to=sys.stderr)
 
-    threading.Thread(target=end, name="ulak-end", daemon=True).start()
-    return 1
+    def ended(self, report: Report, *, number: int | None, why: str | None) -> None:
+        """Say what is left."""
+        import msgspec
 
+        from ulak.cli import work_say
 
-def _stopping(args: argparse.Namespace, number: int) -> str:
-    return (
-        f"ulak stops on {signal.Signals(number).name}: running jobs have {format_duration(args.grace)} to "
-        "finish; a second one ends it at once"
-    )
-
-
-def _started(args: argparse.Namespace, app: App) -> str:
-    from ulak.local import masked
-
-    names = list(app.tasks)
-    more = f", and {len(names) - _TASKS_SHOWN} more" if len(names) > _TASKS_SHOWN else ""
-    served = args.queues or dict.fromkeys(app.queues)
-    shown = ", ".join(name if weight is None else f"{name}={weight}" for name, weight in served.items())
-    return visible(
-        f"ulak works on {masked(app.url)}: tasks {', '.join(names[:_TASKS_SHOWN])}{more}; queues {shown}; "
-        f"concurrency {args.concurrency}"
-    )
-
-
-def _stopped(report: Report, number: int) -> str:
-    return (
-        f"ulak stopped on {signal.Signals(number).name}: {_jobs(report.released)} handed back, "
-        f"{_jobs(report.open)} open"
-    )
-
-
-def _finished(report: Report) -> str:
-    text = f"ulak drained: {_jobs(report.open)} open"
-    if report.held:
-        text += f"; {_jobs(report.held)} held: no worker knows its task, or its arguments do not fit"
-    if report.paused:
-        text += "; a queue is paused"
-    return text
-
-
-def _jobs(count: int) -> str:
-    return f"{count:,} job{'' if count == 1 else 's'}"
+        told = msgspec.structs.asdict(report)
+        if number is not None:
+            text = work_say.stopped(number, told)
+        else:
+            text = work_say.drained(told) if why is None else work_say.left(why, told)
+        say(text, to=sys.stderr)

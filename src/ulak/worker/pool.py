@@ -81,9 +81,19 @@ class BasePool:
         self._keeper: threading.Thread | None = None
 
     @property
+    def worker(self) -> str:
+        """What its workers are called in the store, in the history of jobs, and in events."""
+        return self._crew.worker
+
+    @property
     def size(self) -> int:
         """How many workers the pool has now."""
         return self._crew.size if self._hands is not None else 0
+
+    @property
+    def is_spent(self) -> bool:
+        """Whether the last job that it may run has begun."""
+        return self._crew.is_spent
 
     def _begin(self, loop: asyncio.AbstractEventLoop | None) -> Flow[None]:
         if self._hands is not None:

@@ -155,7 +155,7 @@ class Crew:
         self.run_times = RunTimes()
         self.seldom = Seldom()
         self._away_since: float | None = None
-        self._jobs_left = jobs_max
+        self._jobs_left, self.is_spent = jobs_max, False
         self.halt = halt
         # Jobs that workers handed back because the pool was halted.
         self._returned: list[int] = []
@@ -337,8 +337,8 @@ class Crew:
         """Count a job that begins; after the last that the pool may run, it takes no more."""
         if self._jobs_left is not None:
             self._jobs_left -= 1
-            if self._jobs_left <= 0 and self.taking:
-                self.taking = False
+            if self._jobs_left <= 0 and not self.is_spent:
+                self.is_spent, self.taking = True, False
                 self.wake_all()
 
     @property
@@ -491,7 +491,8 @@ class Crew:
         counts = yield from ask(Store.counts, self.queues)
         left = sum(of_queue.open for of_queue in counts.values())
         if left:
-            _log.warning("the workers of queue %s stopped; %d jobs are left open there", self.label, left)
+            text = "the workers of queue %s stopped; %d jobs are left open there"
+            _log.warning(text, self.label, left, extra={"left_open": left})
         settings = yield from ask(Store.queues)
         at_rest = [flows.is_at_rest(of_queue, settings[queue]) for queue, of_queue in counts.items()]
         return Report(

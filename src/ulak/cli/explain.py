@@ -1,0 +1,51 @@
+"""What went wrong, in a few lines and as an exit status."""
+
+from __future__ import annotations
+
+from ulak.cli.output import visible
+from ulak.errors import (
+    ArgumentError,
+    ConfigError,
+    SchemaError,
+    StorageBusy,
+    StorageUnavailable,
+    UlakError,
+)
+
+FAILED = 1
+USAGE = 2
+UNAVAILABLE = 69  # EX_UNAVAILABLE of sysexits.h
+TRY_AGAIN = 75  # EX_TEMPFAIL
+
+ERROR_LINES_MAX = 6
+
+
+def explained(error: Exception, *, verbose: bool) -> str:
+    """What went wrong, in at most six lines; verbose: after them that say where."""
+    lines: list[str] = []
+    if verbose:
+        import traceback
+
+        lines.extend("".join(traceback.format_exception(error)).splitlines())
+    match error:
+        case UlakError():
+            text = f"error {error.code}: {str(error).removesuffix(f' [{error.code}]')}"
+        case OSError():
+            text = f"error: {error}"
+        case _:
+            text = f"error: {type(error).__name__}: {error}\n  this is a bug in ulak; -v shows where"
+    lines.extend(text.splitlines()[:ERROR_LINES_MAX])
+    return "\n".join(map(visible, lines))
+
+
+def status_of(error: Exception) -> int:
+    """With which status a command ends that this has stopped."""
+    match error:
+        case ConfigError() | ArgumentError():
+            return USAGE
+        case StorageUnavailable() | SchemaError():
+            return UNAVAILABLE
+        case StorageBusy():
+            return TRY_AGAIN
+        case _:
+            return FAILED

@@ -1,0 +1,111 @@
+"""One of several processes of `ulak work`: it tells its parent how it goes, and ends with that."""
+
+from __future__ import annotations
+
+import logging
+import sys
+import threading
+from pathlib import Path
+from queue import SimpleQueue
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from ulak import events
+from ulak.cli import read, work_limits
+from ulak.cli.explain import explained, status_of
+from ulak.cli.output import say
+from ulak.cli.stops import Stopped, Stops
+from ulak.cli.work_limits import Sources
+from ulak.cli.work_process import Note, Worker
+from ulak.clock import SYSTEM
+from ulak.events import Event
+from ulak.worker.supervisor import Tie, Word
+
+if TYPE_CHECKING:
+    from ulak.app import App
+    from ulak.worker.runtime import Report
+
+_log = logging.getLogger("ulak")
+
+
+def main(*argv: str) -> int:
+    """Do what a lone `ulak ARGV` would; its exit status."""
+    began_on = SYSTEM.calendar()
+    sys.argv[:] = ["ulak", *argv]
+    args = read(argv)
+    assert args is not None, "the parent has read these arguments"
+    args.is_process = True
+    inbox: SimpleQueue[Note] = SimpleQueue()
+    front = _Child()
+    worker = Worker(args, inbox, front)
+    with Stops(inbox, worker.deadline().inbox, has_parent=True) as stops:
+        front.tie = tie = Tie()
+        try:
+            return worker.run(stops)
+        except Exception as error:  # noqa: BLE001 - whatever it is, its parent is told
+            text = explained(error, verbose=args.verbose > 0)
+            if not (args.reload and front.is_fresh):
+                tie.report(Word.FAILED, text)
+                return status_of(error)
+        say(f"{text}\nulak starts again once a Python file below this directory changes", to=sys.stderr)
+        return _await_change(stops, tie, since=began_on)
+
+
+def _await_change(stops: Stops, tie: Tie, *, since: float) -> int:
+    """Wait until the user has mended what kept the App from being loaded, or a signal comes."""
+    folder = Path.cwd()
+    sources = Sources(folder, lambda: work_limits.all_in(folder), since=since, sees_new=True)
+    try:
+        with stops.breaking_off():
+            while (why := sources.look()) is None:
+                SYSTEM.wait(threading.Event(), work_limits.LOOK_S)
+    except Stopped:
+        return 0
+    say(f"ulak starts again: {why}", to=sys.stderr)
+    tie.report(Word.LEAVES)
+    return 0
+
+
+class _Child:
+    """Tells the parent. is_fresh: it has not worked yet."""
+
+    tie: Tie
+    is_one_of_several = True
+
+    def __init__(self) -> None:
+        self.is_fresh = True
+        self._app: App | None = None
+        self._text = ""
+
+    def opened(self, app: App) -> None:
+        """Listen for the first job that is settled."""
+        self._app = app
+        app.on(self._hear)
+
+    def _hear(self, event: Event) -> None:
+        if not isinstance(event, events.Enqueued | events.Started | events.Returned):
+            self.tie.report_settled()
+            assert self._app is not None
+            self._app.off(self._hear)
+
+    def begins(self, text: str) -> None:
+        """It may still fail."""
+        self._text = text
+
+    def works(self) -> None:
+        """Say so; the parent shows the first one's text."""
+        self.is_fresh = False
+        self.tie.report(Word.WORKS, self._text)
+
+    def stops(self, _number: int) -> None:
+        """The parent knows: it has passed the signal on, or will hear of the end."""
+
+    def leaves(self, why: str) -> None:
+        """Ask for a successor."""
+        _log.info("this process takes no more jobs, since %s", why)
+        self.tie.report(Word.LEAVES)
+
+    def ended(self, report: Report, *, number: int | None, why: str | None) -> None:  # noqa: ARG002
+        """Say what is left."""
+        self.tie.report(Word.ENDED, msgspec.structs.asdict(report))

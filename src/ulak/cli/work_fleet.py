@@ -1,0 +1,89 @@
+"""`ulak work` in several processes: this one keeps them running, and passes on when to end."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import logging
+import sys
+from queue import Empty, SimpleQueue
+from typing import Any
+
+from ulak.cli import logs, work_say
+from ulak.cli.child_command import child_command
+from ulak.cli.explain import FAILED, TRY_AGAIN, UNAVAILABLE
+from ulak.cli.output import say
+from ulak.core.backoff import Backoff
+from ulak.worker.supervisor import GivenUp, Supervisor, Word
+
+RESTART = Backoff(base=0.1, cap=10.0)
+FAILURES_MAX = 10
+LOOK_S = 0.05
+KILL_S = 1.8
+"""How long after the grace a process that has not ended is killed."""
+
+_log = logging.getLogger("ulak")
+
+
+class Fleet:
+    """The processes of one `ulak work`. inbox: where `Stops` puts the first signal."""
+
+    def __init__(self, args: argparse.Namespace, inbox: SimpleQueue[Any]) -> None:
+        self._args = args
+        self._inbox = inbox
+        self._count = args.processes or 1
+        self._has_begun = False
+        self._ended: list[dict[str, Any]] = []
+        self._supervisor = Supervisor(
+            child_command("work_child", *args.argv),
+            self._count,
+            backoff=RESTART,
+            failures_max=FAILURES_MAX,
+            # A store that is away, or busy, comes back.
+            passing=(UNAVAILABLE, TRY_AGAIN),
+            hear=self._hear,
+        )
+
+    def run(self) -> int:
+        """Keep them running until a signal comes or, with --drain, all have ended by themselves; 0 then."""
+        args, supervisor = self._args, self._supervisor
+        with logs.shown(args.log_format, logs.level_of(args.verbose)), supervisor:
+            if args.drain:
+                supervisor.finish()
+            try:
+                number = self._tended()
+            except GivenUp as error:
+                say(error.reason or f"error: {error}", to=sys.stderr)
+                supervisor.stop(args.grace + KILL_S)
+                return error.status if error.reason is not None else FAILED
+            if number is None:
+                say(work_say.drained(self._ended[-1]), to=sys.stderr)
+                return 0
+            say(work_say.stopping(number, args.grace), to=sys.stderr)
+            self._ended.clear()
+            supervisor.stop(args.grace + KILL_S)
+            say(work_say.stopped(number, _summed(self._ended)), to=sys.stderr)
+            return 0
+
+    def _tended(self) -> int | None:
+        """The signal that has come; None once all have ended by themselves."""
+        while not self._supervisor.is_over:
+            self._supervisor.tend(LOOK_S)
+            with contextlib.suppress(Empty):
+                number: int = self._inbox.get_nowait()
+                return number
+        return None
+
+    def _hear(self, word: Word, value: Any) -> None:  # noqa: ANN401 - what a child says
+        if word is Word.ENDED:
+            self._ended.append(value)
+        elif self._has_begun:
+            _log.info("one more process works")
+        else:
+            self._has_begun = True
+            say(f"{value}; processes {self._count}", to=sys.stderr)
+
+
+def _summed(ended: list[dict[str, Any]]) -> dict[str, Any]:
+    """What all have handed back together; who ended last knows what is open."""
+    return {**ended[-1], "released": sum(each["released"] for each in ended)} if ended else {}

@@ -1,0 +1,125 @@
+"""What ends a worker process beside signals: how much memory it takes, and that its source has changed."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+
+from ulak.cli.options import spelled_size
+from ulak.clock import SYSTEM
+
+LOOK_S = 1.0
+"""How often memory and files are looked at."""
+
+FILES_MAX = 10_000
+_STATM = Path("/proc/self/statm")
+
+Look = Callable[[], str | None]
+"""Tells why the process is to end, or None."""
+
+
+def watch(look: Look, on_found: Callable[[str], object]) -> None:
+    """Look again and again, from a thread of its own, until that tells something; pass it on."""
+
+    def go() -> None:
+        while (why := look()) is None:
+            SYSTEM.wait(threading.Event(), LOOK_S)
+        on_found(why)
+
+    threading.Thread(target=go, name="ulak-look", daemon=True).start()
+
+
+# Memory
+
+
+def rss_bytes() -> int:
+    """How much memory this process takes now; where that cannot be had, the most that it has ever taken."""
+    if _STATM.exists():
+        return int(_STATM.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    import resource
+
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak * 1024
+
+
+def too_large(max_bytes: int) -> Look:
+    """Tells when this process takes more than so much."""
+
+    def look() -> str | None:
+        taken = rss_bytes()
+        return f"it takes {spelled_size(taken)} of memory" if taken > max_bytes else None
+
+    return look
+
+
+# Source
+
+
+class Sources:
+    """Python files below a folder, and when each was last changed.
+
+    files: which they are now. since: what was changed after this instant, of the wall clock, and before the
+    first look is a change too. sees_new: so is a file that comes later.
+    """
+
+    def __init__(
+        self, folder: Path, files: Callable[[], Iterable[Path]], *, since: float, sees_new: bool = False
+    ) -> None:
+        self._folder = folder
+        self._files = files
+        self._sees_new = sees_new
+        now = SYSTEM.calendar()
+        self._known: dict[Path, int] = {}
+        for path, changed_ns in self._changed_ns():
+            # As if it had been another before. A clock that runs ahead must not make it change for ever.
+            is_news = since < changed_ns / 1e9 <= now
+            self._known[path] = 0 if is_news else changed_ns
+
+    def look(self) -> str | None:
+        """Tells the first file that is not as it was, or None."""
+        for path, changed_ns in self._changed_ns():
+            if self._known.setdefault(path, 0 if self._sees_new else changed_ns) != changed_ns:
+                return f"{path.relative_to(self._folder)} has changed"
+        return None
+
+    def _changed_ns(self) -> Iterator[tuple[Path, int]]:
+        for path in self._files():
+            try:
+                yield path, path.stat().st_mtime_ns
+            except OSError:
+                continue  # an editor may put another in its place
+
+
+def imported(folder: Path) -> list[Path]:
+    """The Python files below the folder that this process has imported."""
+    found = []
+    for module in list(sys.modules.values()):
+        file = getattr(module, "__file__", None)
+        if isinstance(file, str) and file.endswith(".py"):
+            path = Path(file)
+            if path.is_relative_to(folder) and not _is_others(path.relative_to(folder)):
+                found.append(path)
+    return found
+
+
+def all_in(folder: Path) -> list[Path]:
+    """The Python files below the folder, but for those of virtual environments and hidden folders."""
+    found: list[Path] = []
+    for here, folders, names in os.walk(folder):
+        folders[:] = [name for name in folders if not (_is_others(Path(name)) or _has_python(here, name))]
+        found.extend(Path(here, name) for name in names if name.endswith(".py"))
+        if len(found) >= FILES_MAX:
+            break
+    return found[:FILES_MAX]
+
+
+def _is_others(path: Path) -> bool:
+    return any(part.startswith(".") or part in ("node_modules", "site-packages") for part in path.parts)
+
+
+def _has_python(here: str, name: str) -> bool:
+    """Whether it is a virtual environment."""
+    return Path(here, name, "pyvenv.cfg").exists()

@@ -1,0 +1,263 @@
+"""A process that runs an App's jobs: all of `ulak work`, or one of its children."""
+
+from __future__ import annotations
+
+import argparse
+import atexit
+import contextlib
+import io
+import os
+import sys
+import threading
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from queue import SimpleQueue
+from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeAlias
+
+from ulak.cli import logs, work_limits
+from ulak.cli.options import spelled_size
+from ulak.cli.output import visible
+from ulak.cli.stops import Deadline, Stopped, Stops, end_in, next_note
+from ulak.cli.work_limits import Look, Sources
+from ulak.clock import SYSTEM
+from ulak.durations import SECONDS_MAX
+from ulak.errors import ConfigError
+
+if TYPE_CHECKING:
+    from ulak.app import App
+    from ulak.worker.pool import Pool
+    from ulak.worker.runtime import Report
+
+LEAVE_S = 1.5
+"""How long after its grace a process may still take to end in order."""
+
+LINGER_S = 10.0
+"""How long what else runs in it may keep a process that has ended by itself."""
+
+_TASKS_SHOWN = 5
+
+
+class Leave(NamedTuple):
+    """Nobody has asked for it, but the process is to end: why, and how long its running jobs may take."""
+
+    why: str
+    grace_s: float
+
+
+Note: TypeAlias = "int | Leave | Report | BaseException"
+"""What wakes the process: a signal's number, a reason to leave, or how the pool ended."""
+
+
+class Front(Protocol):
+    """Who is told how it goes."""
+
+    is_one_of_several: bool
+
+    def opened(self, app: App) -> None:
+        """The App is there, and its store open."""
+
+    def begins(self, text: str) -> None:
+        """It is about to take jobs."""
+
+    def works(self) -> None:
+        """It takes jobs."""
+
+    def stops(self, number: int) -> None:
+        """A signal has come; running jobs have the grace to finish."""
+
+    def leaves(self, why: str) -> None:
+        """It takes no more jobs, for a reason of its own."""
+
+    def ended(self, report: Report, *, number: int | None, why: str | None) -> None:
+        """It has ended: on a signal, for a reason of its own, or since nothing was left."""
+
+
+class Worker:
+    """Runs the jobs of the App that the arguments name. inbox: where `Stops` puts the first signal."""
+
+    def __init__(self, args: argparse.Namespace, inbox: SimpleQueue[Note], front: Front) -> None:
+        self._args = args
+        self._inbox = inbox
+        self._front = front
+        self._began_on = SYSTEM.calendar()
+        self._holds_jobs = False
+
+    def deadline(self) -> Deadline:
+        """What ends the process after its grace, even if it hangs; jobs that it still holds are told by 1."""
+        return Deadline(self._args.grace + LEAVE_S, lambda: int(self._holds_jobs))
+
+    def run(self, stops: Stops) -> int:
+        """Work until a signal comes, nothing is left, or a limit is reached; 0 then.
+
+        Raises what keeps it from working.
+        """
+        args = self._args
+        if args.is_process and isinstance(sys.stdout, io.TextIOWrapper):
+            # What handlers print is seen at once, and lines of several processes stay whole.
+            sys.stdout.reconfigure(line_buffering=True)
+        with logs.shown(args.log_format, logs.level_of(args.verbose)) as named:
+            try:
+                with stops.breaking_off():
+                    app, found_at = self._load()
+                    app.open()
+                    looks = self._looks()
+            except Stopped:
+                return 0
+            self._front.opened(app)
+            with app:
+                pool = self._serve(app, found_at, looks, named)
+        if args.is_process:
+            _see_off(pool, in_a_hurry=stops.number is not None)
+        return 0
+
+    def _load(self) -> tuple[App, str]:
+        from ulak.cli.target import locate
+
+        args = self._args
+        app, found_at = locate(args.app)
+        if args.url is not None:
+            app.url = args.url
+        if app.url.startswith("memory:"):
+            raise ConfigError(
+                f"{args.app} is on {app.url}, and what is in memory only its own process sees: "
+                'give --url sqlite:///jobs.db, or let that process work: "with app.workers():"'
+            )
+        if not app.tasks:
+            raise ConfigError(
+                f"{args.app} has no tasks, so every job would have to be held\n"
+                "  name a module that imports those which define them"
+            )
+        return app, found_at
+
+    def _looks(self) -> list[tuple[Look, float]]:
+        """What to look at while it works, and the grace of running jobs once that tells something."""
+        args = self._args
+        looks: list[tuple[Look, float]] = []
+        if args.max_rss is not None:
+            if (taken := work_limits.rss_bytes()) > args.max_rss:
+                raise ConfigError(
+                    f"--max-rss {spelled_size(args.max_rss)} is less than the {spelled_size(taken)} that "
+                    f"{args.app} takes before its first job"
+                )
+            looks.append((work_limits.too_large(args.max_rss), SECONDS_MAX))
+        if args.reload:
+            folder = Path.cwd()
+            sources = Sources(folder, lambda: work_limits.imported(folder), since=self._began_on)
+            looks.append((sources.look, args.grace))
+        return looks
+
+    def _serve(self, app: App, found_at: str, looks: list[tuple[Look, float]], named: logs.Naming) -> Pool:
+        args = self._args
+        pool = app.workers(
+            args.concurrency,
+            queues=args.queues,
+            # Whoever ends it says how long that may take; after the last of --max-jobs, as long as it takes.
+            grace=SECONDS_MAX,
+            max_jobs=args.max_jobs,
+            executor=args.executor,
+            target=found_at if args.executor == "process" else None,
+        )
+        # Nobody asks whose line it is where there is one process; a program that reads it may.
+        if self._front.is_one_of_several or args.log_format != "console":
+            named(pool.worker)
+        self._front.begins(_started(args, app))
+        self._holds_jobs = True
+        pool.start()
+        self._front.works()
+        try:
+            for look, grace_s in looks:
+                self._leave_once(look, grace_s)
+            report, number, why = self._watched(pool)
+        except BaseException:
+            pool.shutdown(0)
+            raise
+        self._holds_jobs = False
+        self._front.ended(report, number=number, why=why)
+        return pool
+
+    def _leave_once(self, look: Look, grace_s: float) -> None:
+        work_limits.watch(look, lambda why: self._inbox.put(Leave(why, grace_s)))
+
+    def _watched(self, pool: Pool) -> tuple[Report, int | None, str | None]:
+        """How the pool ended, on which signal, if it was one, or why else."""
+        args, number, why = self._args, None, None
+        endings = self._begin(pool.drain) if args.drain else 0
+        if args.max_jobs is not None:
+            _in_a_thread(lambda: self._await_last(pool))
+        while True:
+            note = next_note(self._inbox)
+            if isinstance(note, BaseException):
+                raise note
+            if isinstance(note, int):
+                number = note
+                endings += self._begin(partial(pool.shutdown, args.grace))
+                self._front.stops(number)
+            elif isinstance(note, Leave):
+                if number is None and why is None:
+                    why = self._leave(note)
+                    endings += self._begin(partial(pool.shutdown, note.grace_s))
+            else:
+                endings -= 1
+                # A drain that is stopped ends twice, and tells the log so before the last line.
+                if endings == 0:
+                    if pool.is_spent and number is None and why is None and not note.drained:
+                        why = self._leave(self._last())
+                    return note, number, why
+
+    def _leave(self, leave: Leave) -> str:
+        self._front.leaves(leave.why)
+        return leave.why
+
+    def _await_last(self, pool: Pool) -> None:
+        pool.join()
+        if pool.is_spent:
+            self._inbox.put(self._last())
+
+    def _last(self) -> Leave:
+        jobs = self._args.max_jobs
+        return Leave(f"it has run {jobs:,} job{'' if jobs == 1 else 's'}", SECONDS_MAX)
+
+    def _begin(self, ending: Callable[[], Report]) -> int:
+        """End the pool from another thread, since this one must stay awake for signals; 1."""
+
+        def end() -> None:
+            try:
+                self._inbox.put(ending())
+            except BaseException as error:  # noqa: BLE001 - it is raised where the command waits
+                self._inbox.put(error)
+
+        _in_a_thread(end)
+        return 1
+
+
+def _in_a_thread(act: Callable[[], None]) -> None:
+    threading.Thread(target=act, name="ulak-end", daemon=True).start()
+
+
+def _see_off(pool: Pool, *, in_a_hurry: bool) -> None:
+    """Have the process end soon, whatever else runs in it: a thread of the App's own, an exit function."""
+    if not in_a_hurry:  # else its deadline is near
+        _in_a_thread(lambda: end_in(LINGER_S, lambda: 0))
+    if pool.size:
+        # Handlers that were left behind still run: what they do to streams while the interpreter is taken
+        # down would end the process by a fatal error.
+        atexit._run_exitfuncs()  # noqa: SLF001 - what the interpreter does as its first step
+        for stream in (sys.stdout, sys.stderr):
+            with contextlib.suppress(OSError, ValueError):
+                stream.flush()
+        os._exit(0)
+
+
+def _started(args: argparse.Namespace, app: App) -> str:
+    from ulak.local import masked
+
+    names = list(app.tasks)
+    more = f", and {len(names) - _TASKS_SHOWN} more" if len(names) > _TASKS_SHOWN else ""
+    served = args.queues or dict.fromkeys(app.queues)
+    shown = ", ".join(name if weight is None else f"{name}={weight}" for name, weight in served.items())
+    executor = f"; executor {args.executor}" if args.executor is not None else ""
+    return visible(
+        f"ulak works on {masked(app.url)}: tasks {', '.join(names[:_TASKS_SHOWN])}{more}; queues {shown}; "
+        f"concurrency {args.concurrency}{executor}"
+    )

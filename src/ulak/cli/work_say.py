@@ -1,0 +1,49 @@
+"""What `ulak work` says of its end."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Mapping
+from typing import Any
+
+from ulak.durations import format_duration
+
+
+def stopping(number: int, grace_s: float) -> str:
+    """A signal has come."""
+    return (
+        f"ulak stops on {signal.Signals(number).name}: running jobs have {format_duration(grace_s)} to "
+        "finish; a second one ends it at once"
+    )
+
+
+def stopped(number: int, report: Mapping[str, Any]) -> str:
+    """All has ended after a signal. report: `released` and `open`, as far as they are known."""
+    text = f"ulak stopped on {signal.Signals(number).name}"
+    if report:
+        text += f": {jobs(report['released'])} handed back, {jobs(report['open'])} open"
+    return text
+
+
+def drained(report: Mapping[str, Any]) -> str:
+    """Nothing is left that could run. report: `open`, `held` and `paused`."""
+    text = f"ulak drained: {jobs(report['open'])} open"
+    if report["held"]:
+        text += f"; {jobs(report['held'])} held: no worker knows its task, or its arguments do not fit"
+    if report["paused"]:
+        text += "; a queue is paused"
+    return text
+
+
+def left(why: str, report: Mapping[str, Any]) -> str:
+    """It has ended for a reason of its own. report: `open`."""
+    return f"ulak ended, since {why}: {jobs(report['open'])} open"
+
+
+def jobs(count: int) -> str:
+    """So many jobs.
+
+    >>> jobs(1), jobs(2000)
+    ('1 job', '2,000 jobs')
+    """
+    return f"{count:,} job{'' if count == 1 else 's'}"
