@@ -42,8 +42,8 @@ from ulak.worker.wire import (
 PROGRESS_EVERY_S = 0.2
 """How soon a job's progress is passed on."""
 
-LEAVE_S = 2.0
-"""How long this process may take to end in order, once nothing more comes."""
+LEAVE_S = 10.0
+"""How long this process may take to end in order, once nothing more comes; a pool that lives waits less."""
 
 LOOK_S = 0.5
 """How often it looks whether its parent lives, where the system would not end it with that."""

@@ -203,6 +203,8 @@ class Children:
         """A new process that has the App. Raises _Halted, _NotStarted."""
         while (left_s := self._start_at - self._clock.interval()) > 0 and not self._halted.is_set():
             self._clock.wait(self._halted, left_s)
+        if self._halted.is_set():
+            raise _Halted
         seen = self._failures
         try:
             child = self._nursery.bear()

@@ -261,6 +261,7 @@ def test_signals_for_the_whole_service_leave_running_jobs_alone(gate: Door) -> N
         assert errands.start_a_program.enqueue().result(WAIT_S) == -signal.SIGTERM
         assert errands.fork_and_end.enqueue().result(WAIT_S) == -signal.SIGTERM
         assert errands.files_of_a_program.enqueue().result(WAIT_S) == []
+        assert errands.lines_of_a_fork.enqueue().result(WAIT_S) == 0
         assert errands.where.enqueue().result(WAIT_S) == guest.pid
 
 
