@@ -20,6 +20,7 @@ STEPS = (
     ("tests.campaigns.corruption", "600"),
     ("tests.campaigns.newer_sqlite",),
     ("tests.campaigns.checkpoints", "20000"),
+    ("tests.campaigns.executors", "50", "1500"),
     ("bench.guard",),
 )
 
