@@ -317,17 +317,20 @@ class App:
 
         For tests, with a `stand_in`. What is opened meanwhile is let go of then.
         """
-        with self._lock, self._store_lock:
-            handles, store, unserved = dict(self._handles), self._store, self._unserved
+        with self._lock:
+            handles = dict(self._handles)
+        # With no lock held: a handle that is being opened holds its own, and asks for the store.
+        back = [handle.lay_aside() for handle in handles.values()]
+        with self._store_lock:
+            store, unserved = self._store, self._unserved
             self._store = self._unserved = None
-            back = [handle.lay_aside() for handle in handles.values()]
 
         def take_up_again() -> None:
             self.close()
+            for take_up in back:
+                take_up()
             with self._lock, self._store_lock:
                 self._handles, self._store, self._unserved = handles, store, unserved
-                for take_up in back:
-                    take_up()
 
         return take_up_again
 

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from tests.support.threads import Running
+from tests.support.waiting import WAIT_S
 from ulak import App, ArgumentError, Queue, State
 from ulak.testing import Jobs
 
@@ -61,6 +65,35 @@ def test_afterwards_an_app_is_on_its_own_store_again(
         before.enqueue(b"")
         inside.enqueue(8)
         assert waiting() == [8, 8]
+
+
+@pytest.mark.parametrize("url", ["memory://", "sqlite:///jobs.db"])
+def test_a_thread_that_opens_a_queue_as_a_test_begins_and_the_test_do_not_wait_for_each_other(
+    url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with App(url, queues=["mail", "other"]) as app:
+        q, opens, goes_on = app.queue("other"), threading.Event(), threading.Event()
+        find, lay_aside = q._find_store, q.lay_aside
+
+        def find_late() -> Any:
+            opens.set()
+            assert goes_on.wait(WAIT_S)
+            return find()
+
+        def let_go_on() -> Any:
+            goes_on.set()
+            return lay_aside()
+
+        q.found_by(find_late)
+        monkeypatch.setattr(q, "lay_aside", let_go_on)
+        opening = Running(q.counts)
+        assert opens.wait(WAIT_S)
+        back = Running(app.lay_store_aside).result()
+        assert opening.result().open == 0
+        back()
+        q.enqueue(b"")
+        assert app.queue("other").counts().ready == 1
 
 
 def test_an_app_that_is_closed_in_a_test_keeps_the_tests_jobs(app: App, jobs: Jobs) -> None:
