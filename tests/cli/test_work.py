@@ -38,7 +38,7 @@ def test_it_says_what_it_works_on(work: Work) -> None:
     worker = work("hello:app", "--concurrency", "3", ready=False)
     assert worker.err.next() == (
         "ulak works on sqlite:///jobs.db: tasks hello.welcome, hello.awelcome, hello.send, hello.hold, "
-        "hello.stand, and 1 more; queues default, mail; concurrency 3"
+        "hello.stand, and 3 more; queues default, mail; concurrency 3"
     )
 
 

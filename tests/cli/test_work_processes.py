@@ -32,7 +32,7 @@ def test_so_many_processes_run_jobs(work: Work, caller: Caller, gate: Door) -> N
     worker = work("hello:app", "--processes", "3", "--concurrency", "1", ready=False)
     assert worker.err.next() == (
         "ulak works on sqlite:///jobs.db: tasks hello.welcome, hello.awelcome, hello.send, hello.hold, "
-        "hello.stand, and 1 more; queues default, mail; concurrency 1; processes 3"
+        "hello.stand, and 3 more; queues default, mail; concurrency 1; processes 3"
     )
     standing = [caller.stand.enqueue(gate.place) for _ in range(3)]
     guests = [gate.guest() for _ in standing]

@@ -16,11 +16,14 @@ from tests.support.doors import Door, door
 from ulak import App, JobInfo, Queue
 
 HELLO = r"""
+import os
 import sys
 from tests.support.doors import knock
 from ulak import App, Backoff
 
 app = App("sqlite:///jobs.db", queues=["default", "mail"], backoff=Backoff(base=0.001, cap=0.001))
+
+kept = []
 
 def say(text: str) -> None:
     sys.stdout.write(f"{text}\n")
@@ -50,6 +53,14 @@ def stand(place: str) -> str:
     word, _ = knock(place)
     say(f"let go {word}")
     return word
+
+@app.task
+def whoami() -> int:
+    return os.getpid()
+
+@app.task
+def grow(size: int) -> None:
+    kept.append(b"x" * size)
 
 @app.task(max_attempts=2)
 def fail(secret: str) -> None:
@@ -99,11 +110,15 @@ class Caller:
         def fail(secret: str) -> None:
             raise NotImplementedError
 
-        @self.app.task(name="hello.more")
-        def more() -> str:
+        @self.app.task(name="hello.whoami")
+        def whoami() -> int:
             raise NotImplementedError
 
-        self.welcome, self.stand, self.fail, self.more = welcome, stand, fail, more
+        @self.app.task(name="hello.grow")
+        def grow(size: int) -> None:
+            raise NotImplementedError
+
+        self.welcome, self.stand, self.fail, self.whoami, self.grow = welcome, stand, fail, whoami, grow
 
 
 @pytest.fixture

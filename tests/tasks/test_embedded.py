@@ -265,6 +265,17 @@ def test_workers_leave_after_as_many_jobs_as_they_may_run(app: App) -> None:
         assert pool.size == 1
 
 
+def test_S10_pools_of_one_job_each_run_every_job_once(app: App) -> None:
+    ran: list[int] = []
+    note = app.task(name="note")(ran.append)
+    jobs = note.enqueue_many([note.call(number) for number in range(200)])
+    for _ in jobs:
+        with app.workers(1, max_jobs=1) as pool:
+            assert pool.join(WAIT_S)
+    assert ran == list(range(200))
+    assert app.queue("default").counts().totals.failed == 0
+
+
 @pytest.mark.parametrize("count", [0, -1, 1.0, True, "3"])
 def test_a_number_of_jobs_that_cannot_be_is_refused(app: App, count: object) -> None:
     app.task(name="t")(print)

@@ -128,7 +128,7 @@ class _Alone:
 
     def leaves(self, why: str) -> None:
         """Say why."""
-        say(f"ulak takes no more jobs, since {why}", to=sys.stderr)
+        say(f"ulak takes no more jobs: {why}", to=sys.stderr)
 
     def ended(self, report: Report, *, number: int | None, why: str | None) -> None:
         """Say what is left."""

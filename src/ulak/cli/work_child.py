@@ -37,7 +37,7 @@ def main(*argv: str) -> int:
     assert args is not None, "the parent has read these arguments"
     args.is_process = True
     inbox: SimpleQueue[Note] = SimpleQueue()
-    front = _Child()
+    front = _Child(is_developing=args.reload)
     worker = Worker(args, inbox, front)
     with Stops(inbox, worker.deadline().inbox, has_parent=True) as stops:
         front.tie = tie = Tie()
@@ -73,8 +73,9 @@ class _Child:
     tie: Tie
     is_one_of_several = True
 
-    def __init__(self) -> None:
+    def __init__(self, *, is_developing: bool) -> None:
         self.is_fresh = True
+        self._is_developing = is_developing
         self._app: App | None = None
         self._text = ""
 
@@ -103,7 +104,10 @@ class _Child:
 
     def leaves(self, why: str) -> None:
         """Ask for a successor."""
-        _log.info("this process takes no more jobs, since %s", why)
+        if self._is_developing:
+            say(f"ulak starts again: {why}", to=sys.stderr)
+        else:
+            _log.info("this process takes no more jobs: %s", why)
         self.tie.report(Word.LEAVES)
 
     def ended(self, report: Report, *, number: int | None, why: str | None) -> None:  # noqa: ARG002

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from ulak.worker.pool import Pool
     from ulak.worker.runtime import Report
 
-LEAVE_S = 1.5
+LEAVE_S = 1.2
 """How long after its grace a process may still take to end in order."""
 
 LINGER_S = 10.0

@@ -37,7 +37,7 @@ def drained(report: Mapping[str, Any]) -> str:
 
 def left(why: str, report: Mapping[str, Any]) -> str:
     """It has ended for a reason of its own. report: `open`."""
-    return f"ulak ended, since {why}: {jobs(report['open'])} open"
+    return f"ulak ended, since {why}; {jobs(report['open'])} open"
 
 
 def jobs(count: int) -> str:
