@@ -11,6 +11,7 @@ from unittest.mock import ANY
 
 import pytest
 
+from tests.support.waiting import WAIT_S
 from ulak import (
     App,
     ArgumentError,
@@ -18,6 +19,7 @@ from ulak import (
     JobFailed,
     QueueFull,
     Reject,
+    ResultTimeout,
     Retry,
     Snooze,
     State,
@@ -488,3 +490,38 @@ def test_waiting_for_what_nobody_runs_fails_with_a_hint(
     monkeypatch.setattr(type(jobs.clock), "_patience_s", 0.01)
     with pytest.raises(AssertionError, match=r"jobs run when the test calls jobs\.drain\(\)"):
         note.enqueue().result()
+
+
+@pytest.mark.parametrize("timeout", [None, 60.0])
+def test_awaiting_what_nobody_runs_fails_with_the_same_hint(
+    app: App, jobs: Jobs, monkeypatch: pytest.MonkeyPatch, timeout: float | None
+) -> None:
+    @app.task
+    async def note() -> None: ...
+
+    monkeypatch.setattr(type(jobs.clock), "_patience_s", 0.01)
+
+    async def main() -> None:
+        with pytest.raises(AssertionError, match=r"jobs run when the test calls jobs\.drain\(\)"):
+            await (await note.aenqueue()).aresult(timeout)
+
+    asyncio.run(asyncio.wait_for(main(), WAIT_S))
+
+
+def test_who_waits_on_an_event_loop_is_woken_by_the_tests_time(app: App, jobs: Jobs) -> None:
+    @app.task
+    async def note() -> int:
+        return 3
+
+    async def main() -> int:
+        job = await note.aenqueue()
+        late = asyncio.create_task(job.aresult(timeout=60))
+        await asyncio.sleep(0)
+        assert jobs.clock.sleepers == 1
+        jobs.advance(60)
+        with pytest.raises(ResultTimeout):
+            await late
+        jobs.drain()
+        return await job
+
+    assert asyncio.run(asyncio.wait_for(main(), WAIT_S)) == 3

@@ -40,6 +40,10 @@ class Edge(msgspec.Struct, frozen=True):
         limits = [limit for limit in (timeout_s, self.store.capabilities.poll_s) if limit is not None]
         return min(*limits, SLEEP_MAX_S) if limits else None
 
+    async def asleep(self, signal: LoopSignal, timeout_s: float | None) -> None:
+        """Sleep on an event loop, in real time, until the signal is set or `timeout_s` have passed."""
+        await signal.wait(self.cut(timeout_s))
+
     def answer(self, ask: Call | Now | Draw) -> Any:  # noqa: ANN401 - the typed helpers of core.flows know
         """Answer an ask that needs no waiting. Raises what the operation raises."""
         match ask:
@@ -101,7 +105,7 @@ async def arun(edge: Edge, flow: Flow[R]) -> R:
                     reply = LoopSignal()
                 case Sleep(signal, timeout_s):
                     assert isinstance(signal, LoopSignal)
-                    await signal.wait(edge.cut(timeout_s))
+                    await edge.asleep(signal, timeout_s)
                     reply = None
                 case Do(call):
                     reply = await call()

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
+from collections.abc import Iterator
 from datetime import UTC, datetime
 
 from ulak.clock import Wakeable
+from ulak.core.store import Signal
 
 
 class ManualClock:
@@ -22,7 +25,7 @@ class ManualClock:
         self._lock = threading.Lock()
         self._interval = 1_000.0
         self._calendar = at.timestamp()
-        self._sleepers: dict[Wakeable, float] = {}
+        self._sleepers: dict[Wakeable | Signal, float] = {}
 
     def interval(self) -> float:
         """Seconds on the interval clock."""
@@ -54,14 +57,23 @@ class ManualClock:
         """Sleep until the event is set, by its owner or by `advance`."""
         if timeout_s is not None and timeout_s <= 0:
             return
+        with self._sleeping(event, timeout_s):
+            # A test that never moves the clock should fail with what it waited for, not hang.
+            if not event.wait(self._patience_s):
+                raise self._unmoved()
+
+    @contextlib.contextmanager
+    def _sleeping(self, event: Wakeable | Signal, timeout_s: float | None) -> Iterator[None]:
+        """Inside, `advance` sets the event when its time has come."""
         with self._lock:
             self._sleepers[event] = float("inf") if timeout_s is None else self._interval + timeout_s
         try:
-            # A test that never moves the clock should fail with what it waited for, not hang.
-            if not event.wait(self._patience_s):
-                raise AssertionError(
-                    f"slept {self._patience_s:g} real seconds on a ManualClock that nobody moved{self._hint}"
-                )
+            yield
         finally:
             with self._lock:
                 del self._sleepers[event]
+
+    def _unmoved(self) -> AssertionError:
+        return AssertionError(
+            f"slept {self._patience_s:g} real seconds on a ManualClock that nobody moved{self._hint}"
+        )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import gc
 import threading
@@ -21,6 +22,7 @@ from ulak.errors import ArgumentError
 from ulak.info import info_of
 from ulak.local import LocalStore
 from ulak.storage.drive import Edge
+from ulak.storage.line import LoopSignal
 from ulak.storage.memory import MemoryStore
 from ulak.task import Task
 from ulak.testing.clock import ManualClock
@@ -210,7 +212,7 @@ class Jobs:
         key = key_of(app)
         with self._lock:
             if key not in self._stores:
-                edge = Edge(MemoryStore(self.clock), self.clock, lambda: DRAW)
+                edge = _TestEdge(MemoryStore(self.clock), self.clock, lambda: DRAW)
                 self._stores[key] = LocalStore(f"test {key}", edge)
                 self._stores[key].open_handle()
             self._stores[key].open_handle()
@@ -256,3 +258,21 @@ class Jobs:
 class _TestClock(ManualClock):
     _patience_s = 5.0
     _hint = "; jobs run when the test calls jobs.drain(), before it waits for them"
+
+    async def await_signal(self, signal: LoopSignal, timeout_s: float | None) -> None:
+        """As `wait`, on an event loop."""
+        if timeout_s is not None and timeout_s <= 0:
+            await asyncio.sleep(0)
+            return
+        with self._sleeping(signal, timeout_s):
+            await signal.wait(self._patience_s)
+            if not signal.is_set():
+                raise self._unmoved()
+
+
+class _TestEdge(Edge, frozen=True):
+    """On its event loops too, time passes by `advance` alone."""
+
+    async def asleep(self, signal: LoopSignal, timeout_s: float | None) -> None:
+        assert isinstance(self.clock, _TestClock)
+        await self.clock.await_signal(signal, self.cut(timeout_s))
