@@ -240,3 +240,72 @@ def test_whoever_knows_the_task_of_refused_jobs_takes_the_file_from_nobody(here:
         assert here.turn((), [Q], 1, worker="w", lease_s=1.0, tasks=frozenset({"send", None})) == ([], [])
     assert begun == []
     assert len(take(here)) == 1
+
+
+# Jobs held for whoever knows their task
+
+
+def hold(store: SqliteStore, task: str | None = "unknown") -> int:
+    """One more job that waits for a worker who knows its task."""
+    put_one(store, task=task, priority=9)
+    lease = take_one(store, tasks=frozenset())
+    end(store, lease, Hold())
+    return lease.id
+
+
+def test_held_jobs_wake_those_who_wait_for_work_as_they_come_and_not_again(
+    here: SqliteStore, there: SqliteStore
+) -> None:
+    for _ in range(20):
+        hold(there)
+    signals = [waits_for_work(here) for _ in range(8)]
+    have_looked(here)
+    # The first look wakes everybody.
+    for signal in signals:
+        signal.clear()
+    said = looks_of(here)
+    for _ in range(5):
+        put_one(there, queue="other")
+        have_looked(here)
+    assert [text for text in said if "FROM queues" in text]
+    assert not [text for text in said if "FROM jobs" in text]
+    assert not any(signal.is_set() for signal in signals)
+    hold(there)
+    assert signals[0].wait(WAIT_S)
+
+
+def test_what_is_ready_in_a_paused_queue_wakes_nobody_again_and_again(
+    here: SqliteStore, there: SqliteStore
+) -> None:
+    put(there, draft(), draft())
+    there.configure(Q, Change(paused=True))
+    signal = waits_for_work(here)
+    have_looked(here)
+    signal.clear()
+    for _ in range(3):
+        put_one(there, queue="other")
+        have_looked(here)
+    assert not signal.is_set()
+    there.configure(Q, Change(paused=False))
+    assert signal.wait(WAIT_S)
+
+
+def test_a_look_for_held_jobs_of_many_tasks_takes_one_statement(here: SqliteStore) -> None:
+    job_id = hold(here)
+    tasks = frozenset({f"task-{number}" for number in range(400)} | {None})
+    said: list[str] = []
+    here.link.reader.set_trace_callback(said.append)
+    here.link.writer.set_trace_callback(said.append)
+    assert take(here, tasks=tasks) == []
+    put_one(here, task="task-7")
+    assert take_one(here, tasks=tasks).id == job_id + 1
+    assert len([text for text in said if "state = 3 AND refused = 0" in text]) == 2
+    assert take_one(here, tasks=tasks | {"unknown"}).id == job_id
+
+
+def test_of_more_tasks_than_one_statement_takes_each_is_found(here: SqliteStore) -> None:
+    ids = [hold(here, task) for task in ("task-1", "task-2000")]
+    tasks = frozenset(f"task-{number}" for number in range(2_001))
+    assert [lease.id for lease in take(here, 5, tasks=tasks)] == ids
+    plain = hold(here, None)
+    assert [lease.id for lease in take(here, 5, tasks=tasks | {None})] == [plain]

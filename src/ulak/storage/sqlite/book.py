@@ -35,6 +35,7 @@ from ulak.core.store import IDEMPOTENCY_S, Fired, Settled, Settlement, Tasks
 from ulak.errors import ArgumentError
 from ulak.storage.sqlite.due import expire, expire_one, promote, tidy
 from ulak.storage.sqlite.ledger import Ledger
+from ulak.storage.sqlite.looks import held_tasks
 from ulak.storage.sqlite.records import (
     DEAD,
     HELD,
@@ -232,7 +233,8 @@ def _candidates(
         if tasks is None:
             held = ledger.db.execute(_HELD, (row.id, limit)).fetchall()
         else:
-            held = [values for task in tasks for values in ledger.db.execute(_HELD_OF, (row.id, task, limit))]
+            known = held_tasks(ledger.db, row, tasks)
+            held = [values for task in known for values in ledger.db.execute(_HELD_OF, (row.id, task, limit))]
         found += [(HELD, values) for values in held]
         # By priority, then id: the first two of the columns.
         found.sort(key=lambda entry: (-entry[1][1], entry[1][0]))

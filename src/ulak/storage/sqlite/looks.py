@@ -148,7 +148,7 @@ def horizon_s(db: sqlite3.Connection, queue: QueueRow, now: float, now_at: float
 
 def has_work(db: sqlite3.Connection, queue: QueueRow, now_at: float, tasks: Tasks | None) -> bool:
     """Whether a claim of these tasks would find, promote or end anything."""
-    if queue.ready > 0 or (queue.held > 0 and (tasks is None or _holds_any(db, queue, tasks))):
+    if queue.ready > 0 or (queue.held > 0 and (tasks is None or held_tasks(db, queue, tasks))):
         return True
     if queue.scheduled <= 0 and queue.held <= 0:
         return False
@@ -163,14 +163,20 @@ def has_work(db: sqlite3.Connection, queue: QueueRow, now_at: float, tasks: Task
     return due is not None or over is not None
 
 
-def _holds_any(db: sqlite3.Connection, queue: QueueRow, tasks: Tasks) -> bool:
-    return any(
-        db.execute(
-            "SELECT 1 FROM jobs WHERE queue = ? AND state = 3 AND refused = 0 AND task IS ? LIMIT 1",
-            (queue.id, task),
-        ).fetchone()
-        for task in tasks
-    )
+def held_tasks(db: sqlite3.Connection, queue: QueueRow, tasks: Tasks) -> list[str | None]:
+    """Those of these tasks of which a queue holds jobs for whoever knows them."""
+    asked = list(tasks)
+    found: list[str | None] = []
+    for start in range(0, len(asked), _ASKED_MAX):
+        part = asked[start : start + _ASKED_MAX]
+        marks = ", ".join(["(?)"] * len(part))
+        rows = db.execute(
+            f"WITH asked (task) AS (VALUES {marks}) SELECT task FROM asked WHERE EXISTS (SELECT 1 FROM jobs "  # noqa: S608
+            "WHERE queue = ? AND state = 3 AND refused = 0 AND jobs.task IS asked.task)",
+            (*part, queue.id),
+        )
+        found += [task for (task,) in rows]
+    return found
 
 
 def held_for_tasks(db: sqlite3.Connection, queue: QueueRow, limit: int) -> int:

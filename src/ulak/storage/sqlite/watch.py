@@ -54,7 +54,8 @@ class WatchedLine(WaitLine):
 class Seen(NamedTuple):
     """What a look at a changed file found.
 
-    held: of queues where somebody waits for work, how many jobs are held there for whoever knows their task.
+    held: of queues where somebody waits for work, and more jobs are held than at the last look, how many are
+    held there for whoever knows their task; no more than came to them.
     over: the jobs that somebody waits for and that have ended.
     """
 
@@ -160,12 +161,17 @@ class Watcher:
         rows = looks.queue_rows(db)
         # Listed after these were read: who comes later looks later, and sees all that they tell.
         held = {
-            queue: looks.held_for_tasks(db, rows[queue], len(line.waiting))
+            queue: looks.held_for_tasks(db, rows[queue], min(more, len(line.waiting)))
             for (until, queue), line in list(self._lines.items())
-            if until is Until.READY and line.waiting and queue in rows
+            if until is Until.READY and line.waiting and (more := self._more_held(rows.get(queue))) > 0
         }
         awaited = list(self._awaited.waiting) if self._has_any_ended(rows) else []
         return Seen(rows, held, looks.over(db, awaited) if awaited else [])
+
+    def _more_held(self, row: QueueRow | None) -> int:
+        """How many more jobs a queue holds than at the last look: those from before wake nobody again."""
+        was = None if row is None else self._before.get(row.name)
+        return 0 if row is None or was is None else row.held - was.held
 
     def _has_any_ended(self, rows: Mapping[str, QueueRow]) -> bool:
         """Whether any job has ended, or been forgotten, since the last look."""
@@ -215,7 +221,7 @@ def _wakeups(until: Until, was: QueueRow | None, row: QueueRow, held: int) -> in
         return 1 + max(0, row.open)
     match until:
         case Until.READY:
-            return row.ready + held
+            return 0 if row.paused else row.ready + held
         case Until.ROOM:
             return int(was.left != row.left)
         case Until.DUE:
