@@ -52,18 +52,19 @@ from ulak.worker.runtime import PoolMetrics, Report
 
 if TYPE_CHECKING:
     from ulak.app import App
+    from ulak.calls import Call, TaskOptions
     from ulak.job import Job
-    from ulak.task import Call, Task, TaskOptions, TaskSettings
+    from ulak.task import Task, TaskSettings
 
 __version__ = "0.1.0"
 
 # Who uses queues alone does not pay for tasks: a quarter of the time that everything takes.
 _LATER = {
     "App": "ulak.app",
-    "Call": "ulak.task",
+    "Call": "ulak.calls",
     "Job": "ulak.job",
     "Task": "ulak.task",
-    "TaskOptions": "ulak.task",
+    "TaskOptions": "ulak.calls",
     "TaskSettings": "ulak.task",
 }
 

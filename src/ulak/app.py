@@ -13,9 +13,9 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager
 from datetime import timedelta
 from types import MappingProxyType, TracebackType
-from typing import Any, ClassVar, Self, TypeAlias, TypeVar, cast
+from typing import Any, Self, TypeVar, cast
 
-from ulak import checks, events
+from ulak import checks
 from ulak.annotations import is_async
 from ulak.aqueue import AsyncQueue
 from ulak.clock import SYSTEM, Clock
@@ -24,36 +24,27 @@ from ulak.core.backoff import Backoff
 from ulak.core.schedule import Rule
 from ulak.core.store import Retention, Store
 from ulak.durations import seconds
-from ulak.errors import ArgumentError, ConfigError
-from ulak.events import Events, Subscriber
+from ulak.errors import ArgumentError
+from ulak.events import Subscriber
 from ulak.executors import Executor, executor_of, refuse_while_loading
-from ulak.handle import Handle
-from ulak.job import TaskQueue
+from ulak.home import DEFAULT_QUEUE, Home
 from ulak.lifespan import working
-from ulak.local import LocalStore, check_url, clock_for, local_store, masked
+from ulak.local import clock_for, masked
 from ulak.maker import TaskMaker
 from ulak.queue import Queue
 from ulak.schedules import Scheduler, Schedules, cron, every
-from ulak.storage.drive import arun, run
-from ulak.task import CoroutineTask, FunctionTask, Task, TaskSettings
-from ulak.unserved import Unserved
+from ulak.task import CoroutineTask, FunctionTask, Task, TaskSettings, runnable_of
 from ulak.worker.pool import AsyncPool, Pool
 from ulak.worker.refused import Refused
-from ulak.worker.tasks import Around, TaskHandler
+from ulak.worker.tasks import Around, Runnable, TaskHandler
 
-AnyHandle = TypeVar("AnyHandle", bound=Handle)
 AnyPool = TypeVar("AnyPool", Pool, AsyncPool)
 AnyAround = TypeVar("AnyAround", bound=Callable[[Context], Any])
 AnySubscriber = TypeVar("AnySubscriber", bound=Subscriber)
 
-DEFAULT_QUEUE = "default"
-
 _pool_numbers = itertools.count(1)
 _app_numbers = itertools.count(1)
 _all: weakref.WeakValueDictionary[int, App] = weakref.WeakValueDictionary()
-
-StandIn: TypeAlias = "Callable[[App], LocalStore]"
-"""Answers with a store for an App, with one handle more open on it."""
 
 
 def all_apps() -> list[App]:
@@ -79,9 +70,6 @@ class App:
     'welcome, ada@example.org'
     """
 
-    stand_in: ClassVar[StandIn | None] = None
-    """What tests put in the place of every App's own store."""
-
     def __init__(
         self,
         url: str = "memory://",
@@ -93,23 +81,25 @@ class App:
         retention: Retention | None = None,
         clock: Clock = SYSTEM,
     ) -> None:
-        self._url = check_url(url)
         self._declared = checks.check_queues(queues)
         self._first = next(iter(self._declared), DEFAULT_QUEUE)
         self._max_attempts = checks.check_attempts(max_attempts)
-        self._lease_s = seconds(visibility_timeout, name="visibility_timeout")
         self._backoff = checks.check_backoff(backoff) or Backoff()
-        self._retention = checks.check_retention(retention)
-        self._clock = clock
+        self._home = Home(
+            self,
+            url,
+            self._declared,
+            max_attempts=self._max_attempts,
+            lease_s=seconds(visibility_timeout, name="visibility_timeout"),
+            retention=checks.check_retention(retention),
+            clock=clock,
+        )
         self._lock = threading.RLock()
-        self._store: LocalStore | None = None
-        self._store_lock = threading.Lock()
-        self._handles: dict[tuple[type[Handle], str], Handle] = {}
-        self._unserved: Unserved | None = None
         self._tasks: dict[str, Task[..., Any]] = {}
         self._by_name: dict[str, Task[..., Any]] = {}
+        self._runnable: dict[str, Runnable] = {}
         self._arounds: list[Around] = []
-        self._events = Events()
+        self._events = self._home.events
         self.schedules = Schedules()
         _all[next(_app_numbers)] = self
 
@@ -183,7 +173,7 @@ class App:
     ) -> Task[..., Any]:
         kind: type[Task[..., Any]] = CoroutineTask if is_async(function) else FunctionTask
         task = kind(
-            self,
+            self._home,
             function,
             settings,
             queue=self._first,
@@ -200,6 +190,7 @@ class App:
                     )
             self._tasks[task.name] = task
             self._by_name |= dict.fromkeys((task.name, *task.aliases), task)
+            self._runnable |= dict.fromkeys((task.name, *task.aliases), runnable_of(task))
             self._declared.setdefault(task.queue, None)
         return task
 
@@ -243,15 +234,11 @@ class App:
     @property
     def url(self) -> str:
         """Where its store is."""
-        return self._url
+        return self._home.url
 
     @url.setter
     def url(self, url: str) -> None:
-        with self._lock:
-            if self._store is not None:
-                raise ConfigError(f"{self!r} has opened its store; set its url before the first use")
-            self._url = check_url(url)
-            self._handles.clear()
+        self._home.url = url
 
     @property
     def queues(self) -> tuple[str, ...]:
@@ -260,124 +247,24 @@ class App:
 
     def queue(self, name: str) -> Queue:
         """The `Queue` of this name, on the App's store. Raises ArgumentError for one it does not have."""
-        return self._handle(Queue, name)
+        return self._home.handle(Queue, name)
 
     def aqueue(self, name: str) -> AsyncQueue:
         """The `AsyncQueue` of this name, on the App's store. Raises as `queue`."""
-        return self._handle(AsyncQueue, name)
-
-    def queue_of(self, name: str) -> TaskQueue:
-        """What its tasks do with one of its queues. Opens nothing."""
-        return self._handle(TaskQueue, name)
-
-    def _handle(self, kind: type[AnyHandle], name: str) -> AnyHandle:
-        """A handle on a queue, made anew once it was closed."""
-        made = self._handles.get((kind, name))
-        if made is not None and not made.is_closed:
-            return cast("AnyHandle", made)
-        with self._lock:
-            # Another thread may have made it meanwhile.
-            made = self._handles.get((kind, name))
-            if made is None or made.is_closed:
-                made = self._handles[kind, name] = self._new_handle(kind, name)
-            return cast("AnyHandle", made)
-
-    def _new_handle(self, kind: type[AnyHandle], name: str) -> AnyHandle:
-        if name not in self._declared and (name != DEFAULT_QUEUE or self._declared):
-            raise ArgumentError(
-                f"the App has no queue {checks.nearest(name, self._declared)}\n  App(queues=[...])"
-            )
-        handle = kind(
-            self._url,
-            name,
-            max_attempts=self._max_attempts,
-            visibility_timeout=self._lease_s,
-            capacity=self._declared.get(name),
-            retention=self._retention,
-            clock=self._clock,
-        )
-        return handle.found_by(self._one_handle_more)
-
-    def _one_handle_more(self) -> LocalStore:
-        """The store, with one handle more open on it; the App has one itself, so that all share one store."""
-        with self._store_lock:
-            store = self._store
-            if store is None:
-                stand_in = App.stand_in
-                self._store = store = (
-                    local_store(self._url, self._clock) if stand_in is None else stand_in(self)
-                )
-                if store.edge.store.capabilities.durable:
-                    self._unserved = Unserved(self._is_left, store.edge.clock)
-            store.open_handle()
-            return store
-
-    def lay_store_aside(self) -> Callable[[], None]:
-        """Be as if the store was not opened yet, until what is returned is called: then as before.
-
-        For tests, with a `stand_in`. What is opened meanwhile is let go of then.
-        """
-        with self._lock:
-            handles = dict(self._handles)
-        # With no lock held: a handle that is being opened holds its own, and asks for the store.
-        back = [handle.lay_aside() for handle in handles.values()]
-        with self._store_lock:
-            store, unserved = self._store, self._unserved
-            self._store = self._unserved = None
-
-        def take_up_again() -> None:
-            self.close()
-            for take_up in back:
-                take_up()
-            with self._lock, self._store_lock:
-                self._handles, self._store, self._unserved = handles, store, unserved
-
-        return take_up_again
-
-    def _is_left(self, queue: str, job_id: int) -> bool:
-        task_queue = self.queue_of(queue)
-        return run(task_queue.edge, task_queue.is_left(job_id))
-
-    def enqueued(self, queue: str, task: str, job_id: int, *, existed: bool) -> None:
-        """Tell of a job that was stored."""
-        if self._events.is_heard or events.is_logged(events.Enqueued):
-            self._events.tell(events.Enqueued(job_id, queue, task, existed))
-        if self._unserved is not None:
-            self._unserved.note(queue, job_id)
+        return self._home.handle(AsyncQueue, name)
 
     def open(self) -> Self:
         """Open the store and its queues now, and not at the first call."""
-        for name in self.queues or (DEFAULT_QUEUE,):
-            self.queue_of(name).opened()
+        self._home.open()
         return self
 
     def close(self) -> None:
         """Let go of the store, after the pools have ended; idempotent. Using the App again opens it again."""
-        if (store := self._start_closing()) is not None:
-            for handle in self._taken():
-                run(store.edge, handle.closing())
-            store.close_handle()
+        self._home.close()
 
     async def aclose(self) -> None:
         """As `close`."""
-        if (store := self._start_closing()) is not None:
-            for handle in self._taken():
-                await arun(store.edge, handle.closing())
-            store.close_handle()
-
-    def _start_closing(self) -> LocalStore | None:
-        with self._store_lock:
-            store, self._store = self._store, None
-            unserved, self._unserved = self._unserved, None
-        if unserved is not None:
-            unserved.close()
-        return store
-
-    def _taken(self) -> list[Handle]:
-        with self._lock:
-            taken = list(self._handles.values())
-            self._handles.clear()
-        return taken
+        await self._home.aclose()
 
     def __enter__(self) -> Self:
         return self.open()
@@ -447,13 +334,13 @@ class App:
             )
         served, turns = checks.check_served(self.queues if queues is None else queues)
         for name in served:
-            self.queue_of(name)
+            self._home.queue_of(name)
         # Also those that are not served here: schedules may fire into them.
         self.open()
-        opened = self.queue_of(served[0]).opened()
+        opened = self._home.queue_of(served[0]).opened()
         clock = opened.edge.clock
-        handler = self.handler(clock)
-        is_trial = App.stand_in is not None
+        handler = self._handler(clock)
+        is_trial = Home.stand_in is not None
         runs = executor_of(self, opened.edge.store, handler, executor, target, is_trial=is_trial)
         scheduler = Scheduler(tuple(self.schedules), clock.calendar)
         return kind(
@@ -461,7 +348,7 @@ class App:
             served,
             runs,
             worker=f"{socket.gethostname()}-{os.getpid()}-app-{next(_pool_numbers)}",
-            lease_s=self._lease_s,
+            lease_s=self._home.lease_s,
             count=count,
             grace=grace,
             turns=turns,
@@ -485,16 +372,18 @@ class App:
         """
         return working(self, lambda: self.aworkers(count, queues=queues, grace=grace))
 
-    def handler(self, clock: Clock | None = None) -> TaskHandler:
-        """What runs its jobs, in a pool or in a process of one. Opens nothing."""
-        return TaskHandler(self._by_name, self._arounds, clock or clock_for(self._url, self._clock))
+    # For a process of a pool, and what stands in its place in tests
 
-    def store(self) -> Store:
+    def _handler(self, clock: Clock | None = None) -> TaskHandler:
+        """What runs its jobs, in a pool or in a process of one. Opens nothing."""
+        return TaskHandler(self._runnable, self._arounds, clock or clock_for(self.url, self._home.clock))
+
+    def _store(self) -> Store:
         """Its store, opened."""
-        return self.queue_of(self._first).opened().edge.store
+        return self._home.queue_of(self._first).opened().edge.store
 
     def __reduce__(self) -> str:
         raise TypeError("an App cannot be copied or pickled; import it where it is needed")
 
     def __repr__(self) -> str:
-        return f"App({masked(self._url)!r}, {len(self._tasks)} tasks)"
+        return f"App({masked(self.url)!r}, {len(self._tasks)} tasks)"

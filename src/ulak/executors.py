@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from types import ModuleType
-from typing import Any, Literal, Protocol, TypeAlias, get_args
+from typing import Any, Literal, TypeAlias, get_args
 
 from ulak.annotations import function_behind
 from ulak.core.store import Store
 from ulak.errors import ArgumentError, ConfigError
+from ulak.home import Host
 from ulak.local import masked
 from ulak.worker.execute import Runs
-from ulak.worker.tasks import Runnable, TaskHandler
+from ulak.worker.tasks import TaskHandler
 from ulak.worker.wire import Module, Start
 
 Executor: TypeAlias = Literal["thread", "process", "async"]
@@ -21,18 +22,6 @@ Executor: TypeAlias = Literal["thread", "process", "async"]
 
 EXECUTORS: tuple[Executor, ...] = get_args(Executor)
 _NAMES_SHOWN = 5
-
-
-class Host(Protocol):
-    """An App, as far as its executor needs it."""
-
-    @property
-    def url(self) -> str:
-        """Where its store is."""
-
-    @property
-    def tasks(self) -> Mapping[str, Runnable]:
-        """Its tasks by name."""
 
 
 def executor_of(

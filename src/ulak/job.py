@@ -3,214 +3,34 @@
 from __future__ import annotations
 
 import asyncio
-import shlex
 from collections.abc import Callable, Generator
 from datetime import timedelta
 from typing import Any, Generic, Protocol, TypeVar
 
 import msgspec
 
-from ulak.capture import said_of
-from ulak.checks import Timeout, wait_s
-from ulak.core import flows
-from ulak.core.flows import Flow, Handling, ask
-from ulak.core.job import ENDED, Cause, Draft, State
+from ulak.core.flows import Flow
 from ulak.core.job import Job as Record
-from ulak.core.store import Cancel, Store
-from ulak.errors import (
-    JobCancelled,
-    JobEnded,
-    JobExpired,
-    JobFailed,
-    JobForgotten,
-    PayloadError,
-    ResultTimeout,
-    WouldDeadlock,
-)
-from ulak.handle import Handle
-from ulak.info import JobInfo, info_of
-from ulak.local import LocalStore, View, masked, place_of
-from ulak.storage.drive import Edge, arun, run
+from ulak.core.job import State
+from ulak.errors import PayloadError
+from ulak.home import Home
+from ulak.info import JobInfo
+from ulak.taskqueue import TaskQueue
 
 R_co = TypeVar("R_co", covariant=True)
-
-ENQUEUE_WAIT_S = 30.0
-"""How long an enqueue of a task waits for room, unless it says otherwise."""
-
-LIVE_S = 10.0
-"""How long ago a worker may have said that it is there, to be counted as alive."""
-
-_FAILURES = (Cause.ERROR, Cause.NACK, Cause.TIMEOUT, Cause.LOST)
+T = TypeVar("T")
 
 
-class TaskQueue(Handle):
-    """What an App does with one queue for its tasks: the flows behind `Task` and `Job`."""
-
-    def opened(self) -> LocalStore:
-        """The store; opened by the first call."""
-        return self._open()
+class Kind(Protocol):
+    """What the jobs of one task have in common."""
 
     @property
-    def edge(self) -> Edge:
-        """What flows run on."""
-        return self._edge
+    def home(self) -> Home:
+        """Where they are stored."""
 
     @property
-    def view(self) -> View:
-        """The queue as this process sees it."""
-        return self._local
-
-    def check_joinable(self) -> None:
-        """Raises ArgumentError where opening the store would wait for the caller's own transaction."""
-        self._check_joinable()
-
-    def put(
-        self, drafts: list[Draft], *, timeout_s: float | None = None, connection: object | None = None
-    ) -> Flow[list[int]]:
-        """Store jobs, all or none. timeout_s: the longest wait for room (None: 30 s; in a handler none)."""
-        if timeout_s is None and self._handling() is Handling.NOTHING:
-            timeout_s = ENQUEUE_WAIT_S
-        return (yield from self._enqueue(drafts, timeout_s, connection))
-
-    def known(self, job_id: int) -> Flow[Record]:
-        """The record as it is. Raises JobForgotten."""
-        job = yield from self._job(job_id)
-        if job is None:
-            raise self._forgotten(job_id)
-        return job
-
-    def info(self, job_id: int) -> Flow[JobInfo]:
-        """All that is stored of it. Raises JobForgotten."""
-        return (yield from self._infos([(yield from self.known(job_id))]))[0]
-
-    def cancel(self, job_id: int) -> Flow[bool]:
-        """End it as cancelled, or ask its handler to stop; whether that did anything."""
-        return bool((yield from self._amend(job_id, Cancel())))
-
-    def end(self, job_id: int, timeout: Timeout) -> Flow[Record]:
-        """The record once the job has ended, or as it is when time is over. Raises JobForgotten.
-
-        Raises WouldDeadlock where a handler would wait without a limit.
-        """
-        timeout_s = wait_s(timeout)
-        never_waits = timeout_s is None and self._handling() is not Handling.NOTHING
-        job = yield from flows.wait_end(job_id, timeout_s=0.0 if never_waits else timeout_s)
-        if job is None or job.queue != self.name:
-            raise self._forgotten(job_id)
-        if never_waits and job.state not in ENDED:
-            raise WouldDeadlock(
-                f"a handler would wait without a limit for job {job_id} of queue {self.name!r}, which may "
-                f"need its worker\n  give a timeout=, or enqueue what comes after it from that job"
-            )
-        return job
-
-    def outcome(self, job_id: int, timeout: Timeout, *, hint: Callable[[], str] = str) -> Flow[Record]:
-        """The record of a job that has succeeded. Raises a JobEnded, ResultTimeout, and as `end` does.
-
-        hint: what else a time-out may be due to.
-        """
-        job = yield from self.end(job_id, timeout)
-        match job.state:
-            case State.SUCCEEDED:
-                return job
-            case State.DEAD:
-                raise self._ended(JobFailed, job, "is dead")
-            case State.CANCELLED:
-                raise self._ended(JobCancelled, job, "was cancelled")
-            case State.EXPIRED:
-                raise self._ended(JobExpired, job, "expired")
-            case _:
-                waited = "" if not timeout else f" within {wait_s(timeout):g} s"
-                why = f"{_failed_before(job)}{(yield from self.why_open(job))}{hint()}"
-                raise ResultTimeout(f"job {job_id} has not ended{waited}: {why}")
-
-    def why_open(self, job: Record) -> Flow[str]:
-        """What an open job waits for, in plain words."""
-        settings = yield from self._stored_settings()
-        now, now_at = self._edge.clock.interval(), self._edge.clock.calendar()
-        if job.state is State.LEASED or settings.paused:
-            return info_of(job, now=now, now_at=now_at, paused=settings.paused).next
-        said = info_of(job, now=now, now_at=now_at, paused=False).next
-        if not (yield from self.is_served()):
-            return f"{said}, but no live worker serves queue {self.name!r}{self._how_to_serve()}"
-        if job.state is not State.READY:
-            return said
-        before = (yield from self._counts()).ready - 1
-        return f"{said}; {before:,} other jobs of queue {self.name!r} are ready, some of them before it"
-
-    def is_served(self) -> Flow[bool]:
-        """Whether a worker that lives serves this queue."""
-        alive_at = self._edge.clock.calendar() - LIVE_S
-        for worker in (yield from ask(Store.workers)):
-            if worker.seen_at >= alive_at and self.name in worker.info.get("queues", "").split(","):
-                return True
-        return False
-
-    def _how_to_look(self, job_id: int) -> str:
-        if not self._edge.store.capabilities.durable:
-            return "job.info()"
-        # A URL with a password is not repeated.
-        url = f" -u {shlex.quote(self.url)}" if masked(self.url) == self.url else ""
-        return f"ulak show {job_id} -v{url}"
-
-    def _how_to_serve(self) -> str:
-        if self._edge.store.capabilities.durable:
-            return f" of {place_of(self.url)}\n  start one: ulak work module:app"
-        return (
-            f" of {masked(self.url)}, which only this process sees\n"
-            '  work here, "with app.workers():", or put the App on a file: App("sqlite:///jobs.db")'
-        )
-
-    def is_left(self, job_id: int) -> Flow[bool]:
-        """Whether a ready job was never taken, and no worker that lives serves its queue."""
-        job = yield from self._job(job_id)
-        if job is None or job.state is not State.READY or job.delivery:
-            return False
-        paused = (yield from self._stored_settings()).paused
-        return not paused and not (yield from self.is_served())
-
-    def _ended(self, kind: type[JobEnded], job: Record, how: str) -> JobEnded:
-        failure = next((attempt.error for attempt in reversed(job.history) if attempt.error), None)
-        named = "" if job.task is None else f" ({job.task})"
-        text = f"job {job.id}{named} {how} after {job.attempt} of {job.max_attempts} attempts"
-        if failure is not None:
-            text += f": {said_of(failure)}\n  all of it: {self._how_to_look(job.id)}"
-        return kind(text, job.id, failure)
-
-    def _forgotten(self, job_id: int) -> JobForgotten:
-        return JobForgotten(
-            f"job {job_id} is not stored in queue {self.name!r}: never enqueued there, deleted, or ended so "
-            f"long ago that retention removed it"
-        )
-
-
-def _failed_before(job: Record) -> str:
-    """What became of the attempt before, if it has failed and counts."""
-    last = job.history[-1] if job.history else None
-    is_last = last is not None and last.attempt == job.attempt - (job.state is State.LEASED)
-    if last is None or last.cause not in _FAILURES or not is_last:
-        return ""
-    why = f" ({last.cause.value})" if last.error is None else f": {said_of(last.error)}"
-    return f"attempt {last.attempt} of {job.max_attempts} failed{why}; "
-
-
-def _if_a_loop_waits() -> str:
-    """What to say to whoever waits in the thread of an event loop that is running."""
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return ""
-    return "\n  meanwhile nothing ran on the event loop of this thread, perhaps this job too: write await job"
-
-
-class Home(Protocol):
-    """What a task and its jobs belong to: an App, as far as they need it."""
-
-    def queue_of(self, name: str) -> TaskQueue:
-        """One of its queues. Opens nothing."""
-
-    def enqueued(self, queue: str, task: str, job_id: int, *, existed: bool) -> None:
-        """A job of it was stored, or one stood for its key already."""
+    def decode(self) -> Callable[[bytes | None], Any]:
+        """Makes a result of what was stored. Raises PayloadError."""
 
 
 class Job(msgspec.Struct, Generic[R_co], frozen=True, eq=False, gc=False):
@@ -223,12 +43,7 @@ class Job(msgspec.Struct, Generic[R_co], frozen=True, eq=False, gc=False):
     task: str
     queue: str
     existed: bool
-    _home: Home
-    _decode: Callable[[bytes | None], R_co]
-
-    @property
-    def _queue(self) -> TaskQueue:
-        return self._home.queue_of(self.queue)
+    _kind: Kind
 
     def result(self, timeout: float | timedelta | None = None) -> R_co:
         """Wait for its end, and return what the function returned.
@@ -237,54 +52,69 @@ class Job(msgspec.Struct, Generic[R_co], frozen=True, eq=False, gc=False):
         Raises JobFailed, JobCancelled or JobExpired if it ended so, ResultTimeout if it has not ended in
         time, JobForgotten if it is not stored any more. In a handler without a timeout, WouldDeadlock.
         """
-        flow = self._queue.outcome(self.id, timeout, hint=_if_a_loop_waits)
-        return self._decoded(run(self._queue.edge, flow))
+        return self._decoded(self._run(lambda q: q.outcome(self.id, timeout, hint=_if_a_loop_waits)))
 
     async def aresult(self, timeout: float | timedelta | None = None) -> R_co:
         """As `result`."""
-        return self._decoded(await arun(self._queue.edge, self._queue.outcome(self.id, timeout)))
+        return self._decoded(await self._arun(lambda q: q.outcome(self.id, timeout)))
 
     def __await__(self) -> Generator[Any, None, R_co]:
         return self.aresult().__await__()
 
     def wait(self, timeout: float | timedelta | None = None) -> State:
         """Wait for its end; its state then, or when time is over. Raises JobForgotten and WouldDeadlock."""
-        return run(self._queue.edge, self._queue.end(self.id, timeout)).state
+        return self._run(lambda q: q.end(self.id, timeout)).state
 
     async def await_end(self, timeout: float | timedelta | None = None) -> State:
         """As `wait`."""
-        return (await arun(self._queue.edge, self._queue.end(self.id, timeout))).state
+        return (await self._arun(lambda q: q.end(self.id, timeout))).state
 
     def status(self) -> State:
         """Its state now. Raises JobForgotten."""
-        return run(self._queue.edge, self._queue.known(self.id)).state
+        return self._run(lambda q: q.known(self.id)).state
 
     async def astatus(self) -> State:
         """As `status`."""
-        return (await arun(self._queue.edge, self._queue.known(self.id))).state
+        return (await self._arun(lambda q: q.known(self.id))).state
 
     def info(self) -> JobInfo:
         """All that is stored of it now: payload, history, what happens next. Raises JobForgotten."""
-        return run(self._queue.edge, self._queue.info(self.id))
+        return self._run(lambda q: q.info(self.id))
 
     async def ainfo(self) -> JobInfo:
         """As `info`."""
-        return await arun(self._queue.edge, self._queue.info(self.id))
+        return await self._arun(lambda q: q.info(self.id))
 
     def cancel(self) -> bool:
         """End it as cancelled, or ask its handler to stop. False if it has ended already, or is unknown."""
-        return run(self._queue.edge, self._queue.cancel(self.id))
+        return self._run(lambda q: q.cancel(self.id))
 
     async def acancel(self) -> bool:
         """As `cancel`."""
-        return await arun(self._queue.edge, self._queue.cancel(self.id))
+        return await self._arun(lambda q: q.cancel(self.id))
+
+    def _run(self, what: Callable[[TaskQueue], Flow[T]]) -> T:
+        return self._kind.home.run(self.queue, what)
+
+    async def _arun(self, what: Callable[[TaskQueue], Flow[T]]) -> T:
+        return await self._kind.home.arun(self.queue, what)
 
     def _decoded(self, job: Record) -> R_co:
+        decode: Callable[[bytes | None], R_co] = self._kind.decode
         try:
-            return self._decode(job.result)
+            return decode(job.result)
         except PayloadError as error:
             text = f"job {self.id} ({self.task}): {error.args[0]}\n  see job.info().result for what is stored"
         raise PayloadError(text)
 
     def __repr__(self) -> str:
         return f"Job(id={self.id}, task={self.task!r}, queue={self.queue!r})"
+
+
+def _if_a_loop_waits() -> str:
+    """What to say to whoever waits in the thread of an event loop that is running."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return ""
+    return "\n  meanwhile nothing ran on the event loop of this thread, perhaps this job too: write await job"

@@ -48,7 +48,7 @@ class _Calls(Protocol):
     def queue(self) -> str:
         """The queue of the jobs."""
 
-    def draft(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Draft:
+    def _draft(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Draft:
         """A job with these arguments. Raises ArgumentError if the task cannot be called so."""
 
 
@@ -113,7 +113,7 @@ class Schedules:
                     f"schedule {name!r}: using has {str(option)[:40]!r}; there is {', '.join(OPTIONS)}"
                 )
         calls = task.using(**using) if using else task
-        draft = calls.draft(tuple(args), dict(kwargs or {}))
+        draft = calls._draft(tuple(args), dict(kwargs or {}))  # noqa: SLF001 - for this, and for nobody else
         made = Schedule(name, task.name, calls.queue, rule, check_catch_up(catch_up), draft)
         self._by_name[name] = made
         return made

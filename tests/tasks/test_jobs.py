@@ -225,7 +225,7 @@ def test_a_time_out_says_that_a_job_is_held(make_app: MakeApp) -> None:
 
 def watchers(app: App) -> int:
     """How many threads wait for the first job to be taken: one, where it is durable."""
-    return int(app._unserved is not None)
+    return int(app._home._unserved is not None)
 
 
 def test_a_wait_ends_with_its_time(timed: MakeApp, clock: ManualClock) -> None:

@@ -89,7 +89,7 @@ def test_a_thread_that_opens_a_queue_as_a_test_begins_and_the_test_do_not_wait_f
         monkeypatch.setattr(q, "lay_aside", let_go_on)
         opening = Running(q.counts)
         assert opens.wait(WAIT_S)
-        back = Running(app.lay_store_aside).result()
+        back = Running(app._home.lay_aside).result()
         assert opening.result().open == 0
         back()
         q.enqueue(b"")

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from types import TracebackType
-from typing import Any, Self, cast
+from typing import Any, Self
 
 from ulak.app import App, all_apps
 from ulak.checks import check_names
@@ -19,6 +19,7 @@ from ulak.core.job import Job as Record
 from ulak.core.store import Store
 from ulak.durations import parse_duration, seconds
 from ulak.errors import ArgumentError
+from ulak.home import Home, Host
 from ulak.info import info_of
 from ulak.local import LocalStore
 from ulak.storage.drive import Edge
@@ -68,22 +69,22 @@ class Jobs:
         self._workers: dict[App, StepWorker] = {}
         self._plan = CrashPlan()
         self._is_draining = False
-        self._before = App.stand_in
+        self._before = Home.stand_in
         self._laid_aside: dict[App, Callable[[], None]] = {}
 
     def __enter__(self) -> Self:
-        self._before = App.stand_in
+        self._before = Home.stand_in
         if sum(bool(app.schedules) for app in all_apps()) > 1:
             # Some may be of tests that are over, and their ticks are nobody's any more.
             gc.collect()
-        self._laid_aside = {app: app.lay_store_aside() for app in all_apps()}
-        App.stand_in = self._store_of
+        self._laid_aside = {app: app._home.lay_aside() for app in all_apps()}  # noqa: SLF001 - for this
+        Home.stand_in = self._store_of
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        App.stand_in = self._before
+        Home.stand_in = self._before
         with contextlib.ExitStack() as ending:
             for store in self._stores.values():
                 ending.callback(store.close_handle)
@@ -111,7 +112,7 @@ class Jobs:
         names = {task.name, *task.aliases}
         return [
             job
-            for job in self._all(key_of(cast("App", task.app)))
+            for job in self._all(key_of(task.app))
             if job.task in names
             and all(name in job.arguments and arguments[name] == job.arguments[name] for name in arguments)
         ]
@@ -207,7 +208,7 @@ class Jobs:
 
     # Behind it
 
-    def _store_of(self, app: App) -> LocalStore:
+    def _store_of(self, app: Host) -> LocalStore:
         """The store that stands in for an App's own, with one handle more open."""
         key = key_of(app)
         with self._lock:

@@ -15,9 +15,10 @@ from ulak.core.job import Attempt, Cause
 from ulak.core.job import Job as Record
 from ulak.core.store import Filter, Store
 from ulak.errors import ArgumentError, PayloadError
+from ulak.home import Host
 from ulak.info import JobInfo
 from ulak.local import PRIVATE_URL
-from ulak.task import Task
+from ulak.task import Task, runnable_of
 
 _PAGE = 1_000
 _FAILURES = (Cause.ERROR, Cause.NACK, Cause.TIMEOUT, Cause.LOST, Cause.REJECT, Cause.UNDECODABLE)
@@ -46,7 +47,7 @@ def records(store: Store) -> Iterator[Record]:
         after = page[-1].id
 
 
-def key_of(app: App) -> str:
+def key_of(app: Host) -> str:
     """What Apps on the same store have in common."""
     return f"{PRIVATE_URL}{id(app)}" if app.url == PRIVATE_URL else app.url
 
@@ -65,7 +66,7 @@ def arguments_of(record: Record, apps: Iterable[App]) -> Mapping[str, Any]:
     for app in apps:
         with contextlib.suppress(ArgumentError, Misfit, PayloadError):
             task = app.find(record.task or "")
-            args, kwargs = task.parameters.decode(record.payload, record.codec)
+            args, kwargs = runnable_of(task).parameters.decode(record.payload, record.codec)
             bound = signature(task).bind(*args, **kwargs)
             bound.apply_defaults()
             return bound.arguments
@@ -75,7 +76,8 @@ def arguments_of(record: Record, apps: Iterable[App]) -> Mapping[str, Any]:
 def signature(task: Task[..., Any]) -> inspect.Signature:
     """What callers of the task give."""
     whole = inspect.signature(task.function)
-    given = [one for one in whole.parameters.values() if one.name != task.parameters.context_name]
+    filled_in = runnable_of(task).parameters.context_name
+    given = [one for one in whole.parameters.values() if one.name != filled_in]
     return whole.replace(parameters=given)
 
 

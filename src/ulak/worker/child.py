@@ -68,10 +68,10 @@ class Served(Protocol):
     def tasks(self) -> Mapping[str, object]:
         """Its tasks by name."""
 
-    def handler(self) -> Runs:
+    def _handler(self) -> Runs:
         """What runs its jobs."""
 
-    def store(self) -> Store:
+    def _store(self) -> Store:
         """Its store, opened."""
 
     def close(self) -> None:
@@ -95,7 +95,7 @@ def main(end: socket.socket, parent_pid: int) -> None:
     except ConfigError as error:
         pipe.send(Broken(bounded(str(error.args[0]), _REASON_BYTES_MAX)))
         return
-    runs = app.handler()
+    runs = app._handler()  # noqa: SLF001 - for this process
     runs.open()
     pipe.send(Ready())
     _Desk(pipe, app, runs, None if is_tied else parent_pid).work()
@@ -268,4 +268,4 @@ class _Desk:
             self._pipe.send(Progress(self._number, text))
 
     def _ack(self, lease: Lease, connection: object) -> None:
-        ack_joined(self._app.store(), lease, connection)
+        ack_joined(self._app._store(), lease, connection)  # noqa: SLF001 - as above

@@ -62,7 +62,7 @@ def test_a_job_sees_the_context_that_its_worker_made() -> None:
     assert (number, task, queue) == (job.id, "errands.look", "default")
     assert (attempt, max_attempts, delivery) == (1, 5, 1)
     assert worker == job.info().history[0].worker
-    assert rest == [False, [app.store().epoch, 1], 7, {"trace": "é"}, False]
+    assert rest == [False, [app._store().epoch, 1], 7, {"trace": "é"}, False]
 
 
 def test_what_a_job_enqueues_is_in_the_same_store() -> None:
@@ -78,7 +78,7 @@ def test_a_job_that_would_wait_for_another_one_is_told_so() -> None:
 
 
 def test_progress_and_the_wish_to_stop_pass_between_the_processes(gate: Door, monkeypatch) -> None:
-    monkeypatch.setattr(app, "_lease_s", 0.3)
+    monkeypatch.setattr(app._home, "lease_s", 0.3)
     with processes(2):
         reporting = errands.report.enqueue(gate.place)
         for text in ("1/3 first", "2/3 second"):
@@ -158,7 +158,8 @@ def test_arguments_that_do_not_fit_the_task_hold_the_job(gate: Door) -> None:
     other.close()
 
 
-def test_what_a_job_prints_is_not_in_the_way(capfd) -> None:
+def test_what_a_job_prints_is_not_in_the_way(capfd, monkeypatch) -> None:
+    monkeypatch.delenv("PYTHONUNBUFFERED", raising=False)
     with processes(1):
         assert errands.shout.enqueue(3000).result(WAIT_S) == 3000
         assert capfd.readouterr().out.count("\n") == 3000
@@ -317,7 +318,7 @@ def test_a_backoff_function_is_asked_about_a_job_that_was_killed(gate: Door) -> 
 
 
 def test_a_cancelled_job_that_does_not_stop_is_killed_if_its_task_says_so(gate: Door, monkeypatch) -> None:
-    monkeypatch.setattr(app, "_lease_s", 0.3)
+    monkeypatch.setattr(app._home, "lease_s", 0.3)
     with processes(1):
         job = errands.hang_for_ever.enqueue(gate.place)
         guest = gate.guest()

@@ -1,0 +1,255 @@
+"""Calls of a task with one set of options, and how they get into the store."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import timedelta
+from inspect import iscoroutine
+from typing import Any, Generic, ParamSpec, TypeVar, Unpack
+
+import msgspec
+
+from ulak.arguments import Parameters
+from ulak.checks import check_names, check_priority, draft_of, several, wait_s
+from ulak.core import flows
+from ulak.core.backoff import Backoff
+from ulak.core.flows import Flow
+from ulak.core.job import Draft, Duplicate, Spec
+from ulak.errors import ArgumentError
+from ulak.home import Home
+from ulak.job import Job
+from ulak.newjob import JobOptions, NewJob
+from ulak.taskqueue import TaskQueue
+from ulak.ways import task_way
+from ulak.worker.advice import Policy
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class TaskOptions(JobOptions, total=False):
+    """What may be said of a task's job when it is enqueued: as for any job, and these.
+
+    priority: higher first. queue: another of the App's. connection: with a transaction of the store's own
+    database open, which the job then is part of. timeout: the longest wait for room (None: 30 s).
+    """
+
+    priority: int
+    queue: str | None
+    connection: object | None
+    timeout: float | timedelta | None
+
+
+_OPTIONS = frozenset(TaskOptions.__annotations__)
+_OF_JOB = frozenset(JobOptions.__annotations__) | {"priority"}
+
+
+class Plan(msgspec.Struct, frozen=True):
+    """How calls are enqueued.
+
+    draft: their job, without its payload. spec: what plain jobs share; None if they are not plain.
+    """
+
+    queue: str
+    draft: Draft
+    spec: Spec | None
+    timeout_s: float | None = None
+    connection: object | None = None
+
+    def put(self, handle: TaskQueue, drafts: list[Draft]) -> Flow[list[int]]:
+        """Store jobs so."""
+        return handle.put(drafts, timeout_s=self.timeout_s, connection=self.connection)
+
+
+class Call(msgspec.Struct, Generic[R], frozen=True):
+    """One call of a task, checked and encoded, for `enqueue_many`."""
+
+    _task: str
+    _plan: Plan
+    _body: bytes
+
+    def __repr__(self) -> str:
+        return f"Call(task={self._task!r}, queue={self._plan.queue!r}, arguments=<{len(self._body)} bytes>)"
+
+
+class Calls(Generic[P, R]):
+    """Enqueues calls of one task with one set of options. Made by `Task.using`; a task is one itself."""
+
+    def __init__(self, task: Core, options: Mapping[str, Any]) -> None:
+        self._core = task
+        self._options = options
+        self._plan = plan = _plan_of(task, options)
+        self._priority = plan.draft.priority
+        self._encode = task.parameters.encode
+        # Found at the first call, which opens the store.
+        self._way: Callable[..., Any] = self._find_way
+        self._away: Callable[..., Any] = self._afind_way
+
+    @property
+    def queue(self) -> str:
+        """The queue of the jobs."""
+        return self._plan.queue
+
+    def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> Job[R]:
+        """Store a call of the task as a job; waits for room, at most 30 s unless `using(timeout=)` says so.
+
+        Raises ArgumentError if the function does not take these arguments, or one of them cannot travel;
+        QueueFull, Closed, WouldDeadlock. Nothing was stored then.
+        """
+        return self._made(self._way(self._encode(args, kwargs), self._priority))
+
+    async def aenqueue(self, *args: P.args, **kwargs: P.kwargs) -> Job[R]:
+        """As `enqueue`."""
+        answer = self._away(self._encode(args, kwargs), self._priority)
+        return self._made(await answer if iscoroutine(answer) else answer)
+
+    def call(self, *args: P.args, **kwargs: P.kwargs) -> Call[R]:
+        """A call to be enqueued later, by `enqueue_many`. Raises ArgumentError as `enqueue` does."""
+        return Call(self._core.name, self._plan, self._encode(args, kwargs))
+
+    def enqueue_many(self, calls: Iterable[Call[R]]) -> list[Job[R]]:
+        """Store up to 100,000 calls of this task, all or none, in one step; waits for room for all of them.
+
+        calls: made by `call`, with options of their own where they come from `using(...).call`; all into one
+        queue. Raises as `enqueue`.
+        """
+        batch = self._batch(calls)
+        return self._many(batch, self._core.home.run(batch.queue, batch.put)) if batch.drafts else []
+
+    async def aenqueue_many(self, calls: Iterable[Call[R]]) -> list[Job[R]]:
+        """As `enqueue_many`."""
+        batch = self._batch(calls)
+        return self._many(batch, await self._core.home.arun(batch.queue, batch.put)) if batch.drafts else []
+
+    def using(self, **options: Unpack[TaskOptions]) -> Calls[P, R]:
+        """The task with these options for its jobs, as in `TaskOptions`; what is not named stays.
+
+        delay or run_at, expires, priority, queue, unique_key, idempotency_key, max_attempts, backoff,
+        headers, connection, timeout. Raises ArgumentError for one that there is not, or that cannot be.
+        """
+        check_names(options, _OPTIONS, f"{self._core.name}.using")
+        if (queue := options.get("queue")) is not None:
+            self._core.home.queue_of(queue)
+        return Calls(self._core, {**self._options, **options})
+
+    def job(self, job_id: int) -> Job[R]:
+        """The job of this id, as one of this task and queue, whether there is one or not."""
+        existed = True
+        return Job(job_id, self._core.name, self.queue, existed, self._core)
+
+    # How a call gets into the store
+
+    def _draft(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Draft:
+        """A job with these arguments that is not stored yet. Raises ArgumentError."""
+        return msgspec.structs.replace(self._plan.draft, payload=self._encode(tuple(args), kwargs))
+
+    def _made(self, job_id: int, plan: Plan | None = None) -> Job[R]:
+        core, plan, existed = self._core, plan or self._plan, type(job_id) is Duplicate
+        # What is part of a caller's transaction is not stored yet.
+        if plan.connection is None:
+            core.home.enqueued(plan.queue, core.name, job_id, existed=existed)
+        return Job(int(job_id) if existed else job_id, core.name, plan.queue, existed, core)
+
+    def _many(self, batch: Batch, ids: list[int]) -> list[Job[R]]:
+        return [self._made(job_id, batch.plan) for job_id in ids]
+
+    def _find_way(self, body: bytes, priority: int) -> Any:  # noqa: ANN401 - as `Queue.enqueue`
+        self._way = self._way_on(self._queue_now(), self._core.home.run, may_block=True)
+        return self._way(body, priority)
+
+    def _afind_way(self, body: bytes, priority: int) -> Any:  # noqa: ANN401 - an id, or a coroutine of one
+        self._away = self._way_on(self._queue_now(), self._core.home.arun, may_block=False)
+        return self._away(body, priority)
+
+    def _queue_now(self) -> TaskQueue:
+        queue = self._core.home.queue_of(self._plan.queue)
+        if self._plan.connection is not None:
+            queue.check_joinable()
+        return queue
+
+    def _way_on(
+        self, queue: TaskQueue, go: Callable[[str, Callable[[TaskQueue], Flow[Any]]], Any], *, may_block: bool
+    ) -> Callable[..., Any]:
+        plan = self._plan
+
+        def general(body: bytes, priority: int, **_: None) -> Any:  # noqa: ANN401 - as `go`
+            if queue.is_closed:
+                # The App was closed, and is used again: it has other queues now.
+                return self._find_way(body, priority) if may_block else self._afind_way(body, priority)
+            draft = msgspec.structs.replace(plan.draft, payload=body)
+            return go(plan.queue, lambda handle: flows.first(plan.put(handle, [draft])))
+
+        if plan.spec is None:
+            return general
+        return task_way(queue.opened().edge.store, queue.view, plan.spec, general, may_block=may_block)
+
+    def _batch(self, calls: Iterable[Call[R]]) -> Batch:
+        name = f"{self._core.name}.enqueue_many"
+        given = list(several(calls, f"{name} takes a list of {self._core.name}.call(...)"))
+        for number, call in enumerate(given):
+            if type(call) is not Call or call._task != self._core.name:  # noqa: SLF001 - the same module
+                kind = f"of {call._task}" if type(call) is Call else type(call).__name__  # noqa: SLF001
+                raise ArgumentError(f"{name}: calls[{number}] is {kind}, not {self._core.name}.call(...)")
+        queues = {call._plan.queue for call in given} or {self.queue}  # noqa: SLF001
+        if len(queues) > 1:
+            raise ArgumentError(f"{name} stores all or none, in one queue; these are for {sorted(queues)}")
+        drafts = [msgspec.structs.replace(call._plan.draft, payload=call._body) for call in given]  # noqa: SLF001
+        plan = msgspec.structs.replace(self._plan, queue=queues.pop())
+        if plan.connection is not None:
+            self._core.home.queue_of(plan.queue).check_joinable()
+        return Batch(plan, drafts)
+
+
+class Batch(msgspec.Struct, frozen=True):
+    """Several calls that are stored together. plan: how; their own options are in the drafts."""
+
+    plan: Plan
+    drafts: list[Draft]
+
+    @property
+    def queue(self) -> str:
+        """The queue of all of them."""
+        return self.plan.queue
+
+    def put(self, handle: TaskQueue) -> Flow[list[int]]:
+        """Store them."""
+        return self.plan.put(handle, self.drafts)
+
+
+class Core:
+    """What there is to know of a task, beside the options of its calls: for these, and for whoever runs it.
+
+    policy: how long to wait before another attempt, where that is a function; backoff is what is stored.
+    """
+
+    def __init__(
+        self, home: Home, function: Callable[..., Any], name: str, nearby: Mapping[str, Any] | None
+    ) -> None:
+        self.home = home
+        self.function = function
+        self.name = name
+        self.parameters = Parameters(function, name, nearby=nearby)
+        self.is_async = self.parameters.is_async
+        self.decode = self.parameters.decode_result
+        self.queue = ""
+        self.max_attempts = 1
+        self.backoff = Backoff()
+        self.policy: Policy | None = None
+        self.give_up_on: tuple[type[BaseException], ...] = ()
+        self.retry_on: tuple[type[BaseException], ...] | None = None
+        self.timeout_s: float | None = None
+        self.kill_after_s: float | None = None
+
+
+def _plan_of(task: Core, options: Mapping[str, Any]) -> Plan:
+    """The options of a job, checked."""
+    queue = task.queue if options.get("queue") is None else options["queue"]
+    of_job = {name: value for name, value in options.items() if name in _OF_JOB}
+    new = NewJob(None, check_priority(of_job.pop("priority", 0)), **of_job)
+    draft = draft_of(new, b"", "json", max_attempts=task.max_attempts, task=task.name, backoff=task.backoff)
+    connection, timeout_s = options.get("connection"), wait_s(options.get("timeout"))
+    is_plain = connection is None and new.headers is None and draft.run_at is None and not draft.delay_s
+    is_plain &= draft.expires_s is None and draft.expires_at is None
+    is_plain &= draft.unique_key is None and draft.idempotency_key is None
+    spec = Spec(queue, "json", draft.max_attempts, task.name, backoff=draft.backoff) if is_plain else None
+    return Plan(queue, draft, spec, timeout_s, connection)

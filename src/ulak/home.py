@@ -1,0 +1,231 @@
+"""The store of an App: its handles there, who is told of what is stored, how it is let go of."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+from typing import ClassVar, Protocol, TypeAlias, TypeVar, cast
+
+from ulak import checks, events
+from ulak.clock import Clock
+from ulak.core.flows import Flow
+from ulak.core.store import Retention
+from ulak.errors import ArgumentError, ConfigError
+from ulak.events import Events
+from ulak.handle import Handle
+from ulak.local import LocalStore, check_url, local_store
+from ulak.storage.drive import arun, run
+from ulak.taskqueue import TaskQueue
+from ulak.unserved import Unserved
+
+AnyHandle = TypeVar("AnyHandle", bound=Handle)
+R = TypeVar("R")
+
+DEFAULT_QUEUE = "default"
+
+
+class Hosted(Protocol):
+    """A task, as far as it can be seen from outside."""
+
+    @property
+    def function(self) -> Callable[..., object]:
+        """The function itself."""
+
+    @property
+    def is_async(self) -> bool:
+        """Whether a call has to be awaited."""
+
+    @property
+    def kill_after_s(self) -> float | None:
+        """How long after it was asked to end its process is killed."""
+
+
+class Host(Protocol):
+    """An App, as far as what is below it needs it."""
+
+    @property
+    def url(self) -> str:
+        """Where its store is."""
+
+    @property
+    def tasks(self) -> Mapping[str, Hosted]:
+        """Its tasks by name."""
+
+
+StandIn: TypeAlias = Callable[[Host], LocalStore]
+"""Answers with a store for an App, with one handle more open on it."""
+
+
+class Home:
+    """What an App, its tasks and its jobs share: one store, found by the first call, and the handles on it.
+
+    declared: its queues, each with its capacity; what is declared later is found too. lease_s: of all leases.
+    """
+
+    stand_in: ClassVar[StandIn | None] = None
+    """What tests put in the place of every App's own store."""
+
+    def __init__(
+        self,
+        app: Host,
+        url: str,
+        declared: Mapping[str, int | None],
+        *,
+        max_attempts: int,
+        lease_s: float,
+        retention: Retention | None,
+        clock: Clock,
+    ) -> None:
+        self.app = app
+        self.lease_s = lease_s
+        self.clock = clock
+        self.events = Events()
+        self._url = check_url(url)
+        self._declared = declared
+        self._max_attempts = max_attempts
+        self._retention = retention
+        self._lock = threading.RLock()
+        self._store: LocalStore | None = None
+        self._store_lock = threading.Lock()
+        self._handles: dict[tuple[type[Handle], str], Handle] = {}
+        self._unserved: Unserved | None = None
+
+    @property
+    def url(self) -> str:
+        """Where the store is."""
+        return self._url
+
+    @url.setter
+    def url(self, url: str) -> None:
+        with self._lock:
+            if self._store is not None:
+                raise ConfigError(f"{self.app!r} has opened its store; set its url before the first use")
+            self._url = check_url(url)
+            self._handles.clear()
+
+    # Handles
+
+    def queue_of(self, name: str) -> TaskQueue:
+        """What its tasks do with one of its queues. Opens nothing. Raises ArgumentError if there is none."""
+        return self.handle(TaskQueue, name)
+
+    def handle(self, kind: type[AnyHandle], name: str) -> AnyHandle:
+        """A handle on a queue, made anew once it was closed. Opens nothing. Raises as `queue_of`."""
+        made = self._handles.get((kind, name))
+        if made is not None and not made.is_closed:
+            return cast("AnyHandle", made)
+        with self._lock:
+            # Another thread may have made it meanwhile.
+            made = self._handles.get((kind, name))
+            if made is None or made.is_closed:
+                made = self._handles[kind, name] = self._new_handle(kind, name)
+            return cast("AnyHandle", made)
+
+    def _new_handle(self, kind: type[AnyHandle], name: str) -> AnyHandle:
+        if name not in self._declared and (name != DEFAULT_QUEUE or self._declared):
+            raise ArgumentError(
+                f"the App has no queue {checks.nearest(name, self._declared)}\n  App(queues=[...])"
+            )
+        handle = kind(
+            self._url,
+            name,
+            max_attempts=self._max_attempts,
+            visibility_timeout=self.lease_s,
+            capacity=self._declared.get(name),
+            retention=self._retention,
+            clock=self.clock,
+        )
+        return handle.found_by(self._one_handle_more)
+
+    def _one_handle_more(self) -> LocalStore:
+        """The store, with one handle more open on it; the App has one itself, so that all share one store."""
+        with self._store_lock:
+            store = self._store
+            if store is None:
+                stand_in = Home.stand_in
+                self._store = store = (
+                    local_store(self._url, self.clock) if stand_in is None else stand_in(self.app)
+                )
+                if store.edge.store.capabilities.durable:
+                    self._unserved = Unserved(self._is_left, store.edge.clock)
+            store.open_handle()
+            return store
+
+    # Calls
+
+    def run(self, queue: str, what: Callable[[TaskQueue], Flow[R]]) -> R:
+        """Run a flow on one of its queues, which is opened for it."""
+        handle = self.queue_of(queue)
+        return run(handle.edge, what(handle))
+
+    async def arun(self, queue: str, what: Callable[[TaskQueue], Flow[R]]) -> R:
+        """As `run`, on an event loop."""
+        handle = self.queue_of(queue)
+        return await arun(handle.edge, what(handle))
+
+    def enqueued(self, queue: str, task: str, job_id: int, *, existed: bool) -> None:
+        """Tell of a job that was stored, or that stood for its key already."""
+        if self.events.is_heard or events.is_logged(events.Enqueued):
+            self.events.tell(events.Enqueued(job_id, queue, task, existed))
+        if self._unserved is not None:
+            self._unserved.note(queue, job_id)
+
+    def _is_left(self, queue: str, job_id: int) -> bool:
+        return self.run(queue, lambda handle: handle.is_left(job_id))
+
+    # Open and closed
+
+    def open(self) -> None:
+        """Open the store and all queues."""
+        for name in tuple(self._declared) or (DEFAULT_QUEUE,):
+            self.queue_of(name).opened()
+
+    def close(self) -> None:
+        """Let go of the store; idempotent."""
+        if (store := self._start_closing()) is not None:
+            for handle in self._taken():
+                run(store.edge, handle.closing())
+            store.close_handle()
+
+    async def aclose(self) -> None:
+        """As `close`."""
+        if (store := self._start_closing()) is not None:
+            for handle in self._taken():
+                await arun(store.edge, handle.closing())
+            store.close_handle()
+
+    def _start_closing(self) -> LocalStore | None:
+        with self._store_lock:
+            store, self._store = self._store, None
+            unserved, self._unserved = self._unserved, None
+        if unserved is not None:
+            unserved.close()
+        return store
+
+    def _taken(self) -> list[Handle]:
+        with self._lock:
+            taken = list(self._handles.values())
+            self._handles.clear()
+        return taken
+
+    def lay_aside(self) -> Callable[[], None]:
+        """Be as if the store was not opened yet, until what is returned is called: then as before.
+
+        For tests, with a `stand_in`. What is opened meanwhile is let go of then.
+        """
+        with self._lock:
+            handles = dict(self._handles)
+        # With no lock held: a handle that is being opened holds its own, and asks for the store.
+        back = [handle.lay_aside() for handle in handles.values()]
+        with self._store_lock:
+            store, unserved = self._store, self._unserved
+            self._store = self._unserved = None
+
+        def take_up_again() -> None:
+            self.close()
+            for take_up in back:
+                take_up()
+            with self._lock, self._store_lock:
+                self._handles, self._store, self._unserved = handles, store, unserved
+
+        return take_up_again
