@@ -12,6 +12,8 @@ from collections.abc import Callable, Iterable, Sequence
 from datetime import timedelta
 from typing import Any, Self, TypeAlias, Unpack
 
+import msgspec
+
 from ulak import codec
 from ulak.capture import capture
 from ulak.checks import (
@@ -460,7 +462,7 @@ class Handle:
                 raise ArgumentError(
                     f"the filter names queue {which.queue!r}, but this is queue {self.name!r}"
                 )
-            return Filter(queue=self.name, states=which.states, task=which.task, worker=which.worker)
+            return msgspec.structs.replace(which, queue=self.name)
         if isinstance(which, int | JobInfo):
             which = [which]
         named: object = which

@@ -155,6 +155,29 @@ def test_held_jobs_of_a_task_are_found_by_it(store: Store) -> None:
     assert [job.id for job in store.scan(Filter(queue=Q, states="held"))] == [unknown, misfit, draw]
 
 
+def test_refused_jobs_are_found_among_the_others(store: Store) -> None:
+    held(store)
+    # Held for its task, by the last who had it.
+    end(store, take_one(store), Hold())
+    unknown, misfit, draw = held(store, Hold()), held(store), held(store, task="draw")
+    back, edited, gone = held(store), held(store), held(store)
+    other = put_one(store, queue=OTHER, task="send")
+    end(store, take_one(store, queue=OTHER), REFUSE)
+    act(store, Redrive(), back)
+    act(store, Edit(b"other", "bytes"), edited)
+    act(store, Delete(), gone)
+    which = Filter(queue=Q, refused=True)
+    assert [job.id for job in store.scan(which)] == [misfit, draw, edited]
+    assert [job.id for job in store.scan(which, after=misfit, limit=1)] == [draw]
+    assert [job.id for job in store.scan(Filter(refused=True))] == [misfit, draw, edited, other]
+    assert [job.id for job in store.scan(Filter(queue=Q, refused=True, task="draw"))] == [draw]
+    assert store.scan(Filter(queue=Q, refused=True, states=["ready", "dead"])) == []
+    assert len(store.scan(Filter(queue=Q, refused=True, states=["ready", "held"]))) == 3
+    assert store.scan(Filter(queue="nowhere", refused=True)) == []
+    assert store.amend(which, Redrive()).done == (misfit, draw, edited)
+    assert record(store, unknown).state == "held"
+
+
 # What an operator does with a held job
 
 

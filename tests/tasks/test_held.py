@@ -11,7 +11,7 @@ from tests.support.pools import causes
 from tests.support.waiting import WAIT_S, eventually
 from tests.tasks.conftest import MakeApp
 from ulak import App, Job, State
-from ulak.core.job import Draft
+from ulak.core.job import Cause, Draft, Hold
 from ulak.storage.drive import run
 from ulak.testing import ManualClock
 from ulak.worker import refused
@@ -171,6 +171,43 @@ def test_only_refused_jobs_are_brought_back(make_app: MakeApp) -> None:
     edge = new.queue("default")._edge
     assert run(edge, refused.Refused(["default"], lambda job: True).duty()) == refused.LOOK_S
     assert (unknown.status(), misfit.status()) == (State.HELD, State.READY)
+
+
+def test_held_jobs_that_do_not_fit_are_looked_at_a_page_a_second_and_others_not_at_all(
+    make_app: MakeApp,
+) -> None:
+    queues = ["default", "empty", "mail"]
+    app = make_app(queues=queues)
+    store = app.queue("default")._edge.store
+    for queue, jobs in (("default", 250), ("mail", 30)):
+        store.add(queue, [Draft(b"{}", "json", task="mail.send")] * jobs)
+        leases = store.claim([queue], jobs, worker="w", lease_s=30.0)
+        # Some wait for a worker who knows their task.
+        unknown = [(lease, Hold()) for lease in leases[::2]]
+        store.settle([*unknown, *[(lease, Hold(Cause.UNDECODABLE)) for lease in leases[1::2]]])
+    seen: list[str] = []
+    duty = refused.Refused(queues, lambda job: bool(seen.append(job.queue))).duty
+    for seen_s, default, mail in (
+        (refused.PAGE_S, 100, 0),
+        (refused.PAGE_S, 125, 0),
+        (refused.LOOK_S, 125, 15),
+    ):
+        assert run(app.queue("default")._edge, duty()) == seen_s
+        assert (seen.count("default"), seen.count("mail")) == (default, mail)
+
+
+def test_a_page_of_held_jobs_that_all_fit_is_followed_by_the_next_at_once(
+    make_app: MakeApp, monkeypatch
+) -> None:
+    monkeypatch.setattr(refused, "PAGE", 2)
+    app = make_app()
+    edge = app.queue("default")._edge
+    ids = edge.store.add("default", [Draft(b"{}", "json", task="mail.send")] * 6)
+    leases = edge.store.claim(["default"], 6, worker="w", lease_s=30.0)
+    edge.store.settle([(lease, Hold(Cause.UNDECODABLE)) for lease in leases])
+    duty = refused.Refused(["default"], lambda job: job.id != ids[2]).duty
+    assert [run(edge, duty()) for _ in range(4)] == [0.0, refused.PAGE_S, 0.0, refused.LOOK_S]
+    assert (app.queue("default").counts().ready, app.queue("default").counts().held) == (5, 1)
 
 
 @pytest.mark.parametrize("codec", ["json", "pickle", "bytes", "str"])

@@ -156,6 +156,7 @@ class Filter(msgspec.Struct, frozen=True):
     """Which jobs; what is None does not narrow.
 
     states: one state or several, by name or as `State`; kept as a frozenset.
+    refused: only held jobs that workers who know their task leave, because their payload does not fit it.
     Raises ArgumentError for a state that does not exist.
     """
 
@@ -163,9 +164,12 @@ class Filter(msgspec.Struct, frozen=True):
     states: frozenset[State] | Iterable[State | str] | State | str | None = None
     task: str | None = None
     worker: str | None = None
+    refused: bool = False
 
     def __post_init__(self) -> None:
-        if self.states is not None:
+        if self.states is None and self.refused:
+            msgspec.structs.force_setattr(self, "states", frozenset({State.HELD}))
+        elif self.states is not None:
             try:
                 named = [self.states] if isinstance(self.states, str) else list(self.states)
                 states = frozenset(State(name) for name in named)

@@ -388,8 +388,10 @@ class MemoryStore:
 
     def _rows_for(self, which: Filter, after: int) -> Iterable[Row]:
         """All rows that may match, and have a higher id, by id."""
-        if which.asks_for_held and (shelf := self._read(str(which.queue))).held <= HELD_SORTED_MAX:
-            return (row for row in shelf.held_rows() if row.id > after)
+        if which.asks_for_held:
+            shelf = self._read(str(which.queue))
+            if (shelf.refused if which.refused else shelf.held) <= HELD_SORTED_MAX:
+                return (row for row in shelf.held_rows(refused=which.refused) if row.id > after)
         return self.jobs.after(after)
 
     @exclusive
@@ -566,6 +568,7 @@ def _matches(row: Row, which: Filter) -> bool:
         which.queue in (None, row.spec.queue)
         and row.state is not None
         and which.admits(row.state)
+        and not (which.refused and not (row.state is State.HELD and row.is_refused))
         and which.task in (None, row.spec.task)
         and which.worker in (None, row.worker)
     )

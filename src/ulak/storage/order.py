@@ -117,9 +117,14 @@ class Held:
         """A held row went another way than by `head`."""
         self._heap_of(row).discard()
 
-    def rows(self) -> list[Row]:
-        """All of them, by id."""
-        heaps = (self._refused, *self._by_task.values())
+    @property
+    def refused(self) -> int:
+        """How many of them workers of their task leave; those that went count too, for a while."""
+        return len(self._refused)
+
+    def rows(self, *, refused: bool) -> list[Row]:
+        """All of them, or only those that workers of their task leave, by id."""
+        heaps = (self._refused,) if refused else (self._refused, *self._by_task.values())
         return sorted((row for heap in heaps for row in heap.rows()), key=attrgetter("id"))
 
 

@@ -507,9 +507,14 @@ class Shelf:
                 return held
         return best
 
-    def held_rows(self) -> list[Row]:
-        """The held rows, by id."""
-        return self._held.rows()
+    @property
+    def refused(self) -> int:
+        """How many of the held jobs are refused, or were: an upper bound."""
+        return self._held.refused
+
+    def held_rows(self, *, refused: bool) -> list[Row]:
+        """The held rows, or only the refused ones, by id."""
+        return self._held.rows(refused=refused)
 
     def horizon_s(self, *, now: float, now_at: float) -> float | None:
         """Seconds until time alone makes a job claimable: a lease ends, or a scheduled job is due."""

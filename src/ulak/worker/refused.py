@@ -5,9 +5,8 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 
-from ulak.core import rules
 from ulak.core.flows import Flow, ask
-from ulak.core.job import Job, State
+from ulak.core.job import Job
 from ulak.core.store import Filter, Redrive, Store
 
 _log = logging.getLogger("ulak")
@@ -17,6 +16,9 @@ LOOK_S = 60.0
 
 PAGE = 100
 """How many held jobs one look takes up, so that it does not keep the other duties waiting."""
+
+PAGE_S = 1.0
+"""How long it is to the next page, unless all of this one fitted: there may be many that stay held."""
 
 
 class Refused:
@@ -29,20 +31,24 @@ class Refused:
 
     def duty(self) -> Flow[float | None]:
         """Look at the next page; in how many seconds to do so again."""
-        if not self._queues:
-            return LOOK_S
-        queue = self._queues[self._number]
-        jobs = yield from ask(
-            Store.scan, Filter(queue=queue, states=State.HELD), after=self._after, limit=PAGE
-        )
-        fitting = [job.id for job in jobs if rules.is_refused(job.history) and self._fits(job)]
-        if fitting:
-            changed = yield from ask(Store.amend, fitting, Redrive(), queue=queue)
-            if changed:
-                _log.info("queue %s: %d held jobs fit their tasks now", queue, len(changed.done))
-        if len(jobs) == PAGE:
-            self._after = jobs[-1].id
-            return 0.0
-        self._after = 0
-        self._number = (self._number + 1) % len(self._queues)
-        return 0.0 if self._number else LOOK_S
+        while self._number < len(self._queues):
+            queue = self._queues[self._number]
+            which = Filter(queue=queue, refused=True)
+            jobs = yield from ask(Store.scan, which, after=self._after, limit=PAGE)
+            if len(jobs) == PAGE:
+                self._after = jobs[-1].id
+            else:
+                self._after = 0
+                self._number += 1
+            fitting = [job.id for job in jobs if self._fits(job)]
+            if fitting:
+                yield from self._bring_back(fitting, queue)
+            if jobs and self._number < len(self._queues):
+                return 0.0 if len(fitting) == len(jobs) else PAGE_S
+        self._number = 0
+        return LOOK_S
+
+    def _bring_back(self, fitting: Sequence[int], queue: str) -> Flow[None]:
+        changed = yield from ask(Store.amend, fitting, Redrive(), queue=queue)
+        if changed:
+            _log.info("queue %s: %d held jobs fit their tasks now", queue, len(changed.done))

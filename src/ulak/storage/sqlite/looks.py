@@ -213,6 +213,8 @@ def where(which: Filter, queue: str | None = None) -> tuple[str, list[Any]]:
         # One alone by equality, as the indexes of single states are asked for.
         wanted = f"= {numbers[0]}" if len(numbers) == 1 else f"IN ({', '.join(map(str, numbers))})"
         conditions.append(f"state {wanted}")
+    if which.refused:
+        conditions.append("refused = 1 AND state = 3")
     for column in ("task", "worker"):
         if (wanted := getattr(which, column)) is not None:
             conditions.append(f"{column} = ?")
@@ -269,7 +271,9 @@ def scan(db: sqlite3.Connection, which: Filter, after: int, limit: int) -> list[
         return []
     condition, values = where(which)
     jobs = "jobs"
-    if which.asks_for_held and (queue := queue_row(db, str(which.queue))) is not None:
+    if which.asks_for_held and which.refused:
+        jobs += " INDEXED BY jobs_refused"
+    elif which.asks_for_held and (queue := queue_row(db, str(which.queue))) is not None:
         jobs += " INDEXED BY jobs_held" if queue.held <= HELD_SORTED_MAX else ""
     rows = db.execute(
         f"SELECT {JOB_COLUMNS} FROM {jobs} WHERE id > ? AND {condition} ORDER BY id LIMIT ?",  # noqa: S608

@@ -70,6 +70,7 @@ CREATE INDEX jobs_due ON jobs (queue, run_at, id) WHERE state = 1;
 CREATE INDEX jobs_leased ON jobs (queue, lease_end) WHERE state = 2;
 CREATE INDEX jobs_held ON jobs (queue, priority DESC, id) WHERE state = 3;
 CREATE INDEX jobs_held_by_task ON jobs (queue, task, priority DESC, id) WHERE state = 3 AND refused = 0;
+CREATE INDEX jobs_refused ON jobs (queue) WHERE state = 3 AND refused = 1;
 CREATE INDEX jobs_ended ON jobs (queue, state, ended_at, id) WHERE state IN (4, 5, 6, 7);
 CREATE INDEX jobs_expiring ON jobs (queue, expires_at) WHERE expires_at IS NOT NULL AND state IN (0, 1, 3);
 CREATE UNIQUE INDEX jobs_unique ON jobs (queue, unique_key) WHERE unique_key IS NOT NULL AND state < 4;
