@@ -234,8 +234,10 @@ class Handle:
         """Called once nothing may be done through this handle any more."""
 
     def _finish_closing(self, opened: LocalStore) -> Flow[None]:
-        yield from flows.release_all(self.name, self._worker, note=log_settled)
-        opened.close_handle()
+        try:
+            yield from flows.release_all(self.name, self._worker, note=log_settled)
+        finally:
+            opened.close_handle()
 
     def _pool_name(self) -> str:
         """A worker name of its own for each pool, so that closing this handle leaves its leases alone."""

@@ -167,8 +167,9 @@ class Home:
         """Tell of a job that was stored, or that stood for its key already."""
         if self.events.is_heard or events.is_logged(events.Enqueued):
             self.events.tell(events.Enqueued(job_id, queue, task, existed))
-        if self._unserved is not None:
-            self._unserved.note(queue, job_id)
+        # Read once, since another thread may be closing the App.
+        if (unserved := self._unserved) is not None:
+            unserved.note(queue, job_id)
 
     def _is_left(self, queue: str, job_id: int) -> bool:
         return self.run(queue, lambda handle: handle.is_left(job_id))
@@ -181,18 +182,27 @@ class Home:
             self.queue_of(name).opened()
 
     def close(self) -> None:
-        """Let go of the store; idempotent."""
+        """Let go of the store; idempotent. Raises what hinders a handle from closing, once all have been."""
         if (store := self._start_closing()) is not None:
-            for handle in self._taken():
-                run(store.edge, handle.closing())
-            store.close_handle()
+            run(store.edge, self._closing(store))
 
     async def aclose(self) -> None:
         """As `close`."""
         if (store := self._start_closing()) is not None:
+            await arun(store.edge, self._closing(store))
+
+    def _closing(self, store: LocalStore) -> Flow[None]:
+        failed: Exception | None = None
+        try:
             for handle in self._taken():
-                await arun(store.edge, handle.closing())
+                try:
+                    yield from handle.closing()
+                except Exception as error:  # noqa: BLE001 - the others must be closed all the same
+                    failed = failed or error
+        finally:
             store.close_handle()
+        if failed is not None:
+            raise failed
 
     def _start_closing(self) -> LocalStore | None:
         with self._store_lock:

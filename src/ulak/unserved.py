@@ -27,6 +27,7 @@ class Unserved:
         self._is_left = is_left
         self._clock = clock
         self._warned: set[str] = set()
+        self._is_closed = False
         self.forget_parent()
         _all.add(self)
 
@@ -42,16 +43,25 @@ class Unserved:
         if queue in self._due or queue in self._warned:
             return
         with self._lock:
-            self._due.setdefault(queue, (self._clock.interval() + PATIENCE_S, job_id))
-            if self._is_running:
+            if self._is_closed:
                 return
+            self._due.setdefault(queue, (self._clock.interval() + PATIENCE_S, job_id))
+            if not self._is_running:
+                self._start()
+
+    def _start(self) -> None:
+        try:
+            threading.Thread(target=self._main, name="ulak-unserved", daemon=True).start()
+        except RuntimeError:
+            # No more threads: the job is stored all the same, and the next enqueue tries again.
+            self._due.clear()
+        else:
             self._is_running = True
-            self._changed.clear()
-        threading.Thread(target=self._main, name="ulak-unserved", daemon=True).start()
 
     def close(self) -> None:
-        """Look after nothing any more."""
+        """Look after nothing any more, for good."""
         with self._lock:
+            self._is_closed = True
             self._due.clear()
         self._changed.set()
 

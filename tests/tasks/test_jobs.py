@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from tests.support.pools import Gate
+from tests.support.stores import refuse
 from tests.support.threads import Running
 from tests.support.waiting import WAIT_S, eventually, let_time_pass
 from tests.tasks.conftest import MakeApp
@@ -33,6 +34,7 @@ from ulak import (
     ResultTimeout,
     Retention,
     State,
+    StorageUnavailable,
     WouldDeadlock,
 )
 from ulak.testing import ManualClock
@@ -526,6 +528,29 @@ def test_an_app_may_be_closed_while_others_enqueue(make_app: MakeApp) -> None:
         app.close()
     stop.set()
     assert sum(one.result() for one in enqueuing) == other.queue("default").counts().total
+
+
+@pytest.mark.parametrize("on_a_loop", [False, True])
+def test_a_handle_that_cannot_be_closed_in_order_leaves_no_other_open(
+    make_app: MakeApp, on_a_loop: bool
+) -> None:
+    app = make_app(queues=["a", "b", "c"]).open()
+    handles = [app.queue(name) for name in "abc"]
+    opened = handles[0]._open()
+    for q in handles:
+        q.enqueue(b"")
+        q.deliver()
+
+    def away(name: str, args: Any) -> Any:
+        return StorageUnavailable("away") if name == "leased" and args[0] == "b" else None
+
+    refuse(handles[0], away)
+    close = (lambda: asyncio.run(app.aclose())) if on_a_loop else app.close
+    with pytest.raises(StorageUnavailable):
+        close()
+    assert [q.is_closed for q in handles] == [True] * 3
+    assert opened._handles == 0
+    app.close()
 
 
 def test_an_url_may_be_set_until_the_store_is_opened(tmp_path) -> None:

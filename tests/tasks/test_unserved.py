@@ -122,6 +122,33 @@ def test_closing_the_app_ends_the_looking(app: App, clock: ManualClock, caplog) 
     assert warnings(caplog) == []
 
 
+def test_a_job_that_is_noted_after_the_end_is_not_looked_after(clock: ManualClock) -> None:
+    unserved = Unserved(lambda queue, job_id: True, clock)
+    unserved.note("mail", 1)
+    eventually(lambda: clock.sleepers == 1)
+    unserved.close()
+    unserved.note("mail", 2)
+    eventually(lambda: not watchers())
+    unserved.note("mail", 3)
+    assert watchers() == []
+
+
+def test_an_enqueue_goes_well_where_no_thread_can_be_started(
+    app: App, clock: ManualClock, monkeypatch
+) -> None:
+    def refuse(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    task = noop(app)
+    app.open()
+    with monkeypatch.context() as patched:
+        patched.setattr(threading.Thread, "start", refuse)
+        first = task.enqueue()
+    assert (first.id, watchers()) == (1, [])
+    task.enqueue()
+    assert len(watchers()) == 1
+
+
 def test_a_store_that_does_not_answer_is_asked_again_after_the_next_enqueue(
     clock: ManualClock, caplog
 ) -> None:
