@@ -71,7 +71,9 @@ class Children:
         self._lock = threading.Lock()
         # The last one used is used first, so that those not needed are left alone.
         self._idle: list[Child] = []
-        self._halted = threading.Event()
+        self._is_halted = False
+        # Whoever waits for the next try.
+        self._pausing: set[threading.Event] = set()
         # Starts in a row that came to nothing, and until when no other is tried.
         self._failures = 0
         self._start_at = 0.0
@@ -138,19 +140,15 @@ class Children:
         """A process that waits for a job, and gets this one. Raises _Halted, _NotStarted."""
         while True:
             with self._lock:
-                if self._halted.is_set():
-                    raise _Halted
+                self._go_on()
                 child = self._idle.pop() if self._idle else None
                 if child is not None:
                     child.take(errand)
             if child is None:
                 child = self._begin()
                 with self._lock:
-                    if self._halted.is_set():
-                        self._idle.append(child)
-                        raise _Halted
-                    child.take(errand)
-                return child
+                    self._idle.append(child)
+                continue
             if child.is_alive:
                 return child
             _log.warning("process %d of %s ended %s, while it had no job", child.pid, self._label, child.end)
@@ -201,11 +199,11 @@ class Children:
 
     def _begin(self) -> Child:
         """A new process that has the App. Raises _Halted, _NotStarted."""
-        while (left_s := self._start_at - self._clock.interval()) > 0 and not self._halted.is_set():
-            self._clock.wait(self._halted, left_s)
-        if self._halted.is_set():
-            raise _Halted
-        seen = self._failures
+        while (left_s := self._start_at - self._clock.interval()) > 0:
+            self._pause(left_s)
+        with self._lock:
+            self._go_on()
+            seen = self._failures
         try:
             child = self._nursery.bear()
         except Closed:
@@ -215,7 +213,7 @@ class Children:
         reason = self._why_not(child)
         with self._lock:
             # Where the pool was halted before, whoever halts it has seen a process that is not ready.
-            is_halted = self._halted.is_set()
+            is_halted = self._is_halted
             child.is_ready = reason is None and not is_halted
         if child.is_ready:
             self._failures = 0
@@ -224,6 +222,23 @@ class Children:
         if is_halted or reason is None:
             raise _Halted
         raise self._failed(reason, seen)
+
+    def _go_on(self) -> None:
+        """Raises _Halted once the pool ends."""
+        if self._is_halted:
+            raise _Halted
+
+    def _pause(self, duration_s: float) -> None:
+        """Sleep so long. Raises _Halted, at once when that comes."""
+        signal = threading.Event()
+        with self._lock:
+            self._go_on()
+            self._pausing.add(signal)
+        try:
+            self._clock.wait(signal, duration_s)
+        finally:
+            with self._lock:
+                self._pausing.discard(signal)
 
     def _why_not(self, child: Child) -> str | None:
         """Tell it what to run; None if it can, else why it cannot."""
@@ -260,7 +275,9 @@ class Children:
     def stop(self) -> None:
         """Kill what runs a job now; the job is handed back."""
         with self._lock:
-            self._halted.set()
+            self._is_halted = True
+            for signal in self._pausing:
+                signal.set()
         for child in self._nursery.children:
             if child.is_busy:
                 child.kill(Why.HALTED)

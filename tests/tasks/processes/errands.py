@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import atexit
 import contextlib
 import ctypes
 import os
@@ -15,6 +16,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 from tests.support.doors import knock
@@ -238,6 +240,12 @@ def files_of_a_program() -> list[str]:
     look = "import os; print(*sorted(set(map(int, os.listdir('/proc/self/fd'))) - {0, 1, 2, 3}))"
     run = subprocess.run([sys.executable, "-c", look], close_fds=False, capture_output=True, check=True)
     return run.stdout.decode().split()
+
+
+@app.task
+def leave_word(file: str) -> None:
+    """Have something happen when the process ends in order."""
+    atexit.register(lambda: Path(file).write_text("left in order"))
 
 
 @app.task

@@ -16,10 +16,13 @@ import ulak
 from tests.support.doors import door
 from tests.support.modules import forgotten
 from tests.support.pids import is_alive
+from tests.support.threads import Running
 from tests.support.waiting import WAIT_S, eventually
-from ulak import App, ArgumentError, Backoff, ConfigError
-from ulak.testing import Jobs
+from ulak import App, ArgumentError, Backoff, ConfigError, events
+from ulak.executors import start_of
+from ulak.testing import Jobs, ManualClock
 from ulak.worker import children
+from ulak.worker.children import Children
 
 SHOP = """
     import os
@@ -127,7 +130,7 @@ import os
 import sys
 from ulak import App, ConfigError
 app = App("sqlite:///jobs.db")
-print("imported as", __name__)
+print("imported as", __name__, *sys.argv[1:])
 
 @app.task
 def pid() -> int:
@@ -160,8 +163,8 @@ def run_python(folder: Path, *command: str) -> str:
 def test_a_program_is_imported_as_its_file_is_named(tmp_path: Path, command: list[str], module: str) -> None:
     write(tmp_path / "hello.py", GUARDED)
     write(tmp_path / "pack/hello.py", GUARDED)
-    printed = run_python(tmp_path, *command).splitlines()
-    assert printed == ["imported as __main__", f"imported as {module}", "hello.pid True"]
+    printed = run_python(tmp_path, *command, "--its-own").splitlines()
+    assert printed == [f"imported as {name} --its-own" for name in ("__main__", module)] + ["hello.pid True"]
 
 
 def test_a_program_in_another_folder_is_found_too(tmp_path: Path) -> None:
@@ -269,28 +272,60 @@ def test_a_broken_deploy_keeps_jobs_unspent_until_it_is_mended(folder: Path, mon
         write(folder / "shop.py", SHOP)
         assert job.result(WAIT_S) != pid
         assert (pool.size, pool.metrics().failed) == (2, 0)
+    assert f"process {pid} of shop:app ended by SIGKILL, while it had no job" in caplog.text
     assert "no process can run shop:app, and jobs wait; the next try comes in 0.05 s" in caplog.text
 
 
-def test_a_pool_that_cannot_start_processes_ends_at_once_all_the_same(folder, monkeypatch, caplog) -> None:
-    monkeypatch.setattr(children, "RESTARTS", Backoff(base=3600, cap=3600))
+def broken(folder: Path, code: str = "") -> Children:
+    """What runs the jobs of an App, which no process can load any more; on a clock of the test's."""
     write(folder / "shop.py", SHOP)
     app = imported("shop")
-    with app:
-        pool = app.workers(2, executor="process")
-        pool.start()
-        pid = app.find("shop.pid").enqueue().result(WAIT_S)
-        write(folder / "shop.py", "open('tries', 'a').write('.')\nraise RuntimeError('half a deploy')")
-        os.kill(pid, 9)
-        eventually(lambda: not is_alive(pid))
-        jobs = [app.find("shop.pid").enqueue() for _ in range(3)]
-        eventually(lambda: any(job.info().history for job in jobs))
-        report = pool.shutdown(0)
-        assert report.open == 3
-        assert {job.info().attempt for job in jobs} == {0}
-    # Whoever came later has waited, and one has told of it.
-    assert len((folder / "tries").read_text()) <= 2
-    assert caplog.text.count("no process can run shop:app") == 1
+    runs = Children(app._handler(ManualClock()), start_of(app, None))
+    runs.open()
+    write(folder / "shop.py", f"open('tries', 'a').write('.')\n{code}\nraise RuntimeError('half a deploy')")
+    return runs
+
+
+def tries(folder: Path) -> int:
+    return len((folder / "tries").read_text())
+
+
+def test_after_a_start_that_came_to_nothing_the_next_one_waits_longer_each_time(folder: Path) -> None:
+    runs = broken(folder)
+    clock = runs._clock
+    assert isinstance(clock, ManualClock)
+    with pytest.raises(children._NotStarted, match="RuntimeError: half a deploy"):
+        runs._begin()
+    for nth, (delay_s, then_s) in enumerate([(0.2, 0.4), (0.4, 0.8), (0.8, 1.6)], start=1):
+        waiting = Running(runs._begin)
+        # The waiter, and the thread that watches the processes.
+        eventually(lambda: clock.sleepers == 2)
+        clock.advance(delay_s * 0.9)
+        assert (tries(folder), waiting.is_over) == (nth, False)
+        clock.advance(delay_s * 0.2)
+        with pytest.raises(children._NotStarted) as caught:
+            waiting.result()
+        assert (caught.value.delay_s, tries(folder)) == (then_s, nth + 1)
+    runs.close()
+
+
+def test_starts_that_come_to_nothing_together_count_as_one_and_are_told_once(folder, caplog) -> None:
+    with door() as gate:
+        runs = broken(folder, f"from tests.support.doors import knock\nknock({gate.place!r})")
+        both = [Running(runs._begin) for _ in range(2)]
+        for guest in [gate.guest(), gate.guest()]:
+            guest.let_go()
+        for begin in both:
+            with pytest.raises(children._NotStarted):
+                begin.result()
+    assert runs._failures == 1
+    assert caplog.text.count("no process can run shop:app, and jobs wait; the next try comes in 0.2 s") == 1
+    # Whoever waits for the next try learns of the end.
+    waiting = Running(runs._begin)
+    runs.close()
+    with pytest.raises(children._Halted):
+        waiting.result()
+    assert tries(folder) == 2
 
 
 def test_a_stop_waits_for_no_process_that_is_still_starting(folder: Path, monkeypatch) -> None:
@@ -316,8 +351,10 @@ def test_a_stop_waits_for_no_process_that_is_still_starting(folder: Path, monkey
         jobs.append(app.find("shop.stand").enqueue(gate.place))
         guests.append(gate.guest())
         assert guests[1].said == "starting"
+        seen: list[Any] = []
+        app.on(lambda event: seen.append((event.job_id, type(event), is_alive(guests[event.job_id - 1].pid))))
         assert pool.shutdown(0).released == 2
-        assert not any(is_alive(guest.pid) for guest in guests)
+        assert sorted(seen) == [(job.id, events.Returned, False) for job in jobs]
         assert [job.info().attempt for job in jobs] == [0, 0]
 
 

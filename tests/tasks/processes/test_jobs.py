@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 from typing import Any
@@ -225,7 +226,8 @@ def test_f16_a_kill_at_any_moment_costs_one_job_one_attempt() -> None:
         jobs = [errands.large.using(max_attempts=50).enqueue(65_000, "y" * 200_000) for _ in range(200)]
         for _ in range(6):
             eventually(children_of)
-            os.kill(children_of()[0], signal.SIGKILL)
+            with contextlib.suppress(ProcessLookupError):  # it has just been killed
+                os.kill(children_of()[0], signal.SIGKILL)
             errands.where.enqueue().result(WAIT_S)
         assert {job.result(WAIT_S) for job in jobs} == {"x" * 65_000}
 

@@ -7,6 +7,7 @@ import os
 import signal
 import sqlite3
 import threading
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -53,6 +54,12 @@ def test_w2_w3_what_runs_after_the_grace_is_killed_and_handed_back_unspent(gate:
     with processes(1):
         gate.guest().let_go("in the end")
         assert job.result(WAIT_S) == "in the end"
+
+
+def test_processes_without_a_job_end_in_order(tmp_path: Path) -> None:
+    with processes(1):
+        errands.leave_word.enqueue(str(tmp_path / "word")).result(WAIT_S)
+    assert (tmp_path / "word").read_text() == "left in order"
 
 
 def test_a_job_is_not_ready_again_before_its_process_is_gone(gate: Door) -> None:
