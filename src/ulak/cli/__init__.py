@@ -16,6 +16,7 @@ from ulak.cli import demo, doctor, inspect, schedules, work
 from ulak.cli.explain import USAGE, explained, status_of
 from ulak.cli.options import Parser, add_verbose
 from ulak.cli.output import say
+from ulak.cli.stops import let_come
 
 INTERRUPTED = 130  # 128 + SIGINT, as a shell says it
 UNREAD = 141  # 128 + SIGPIPE
@@ -35,6 +36,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         if args is not None:
             verbose = args.verbose > 0
             args.is_process = argv is None
+            if not args.has_stops:
+                let_come()
             status = args.run(args)
         _flush()
     except KeyboardInterrupt:
@@ -63,7 +66,8 @@ def _parser() -> Parser:
     )
     parser.add_argument("--version", action="version", version=f"ulak {__version__}")
     add_verbose(parser)
-    parser.set_defaults(run=lambda _: _no_command(parser), more_verbose=0)
+    # has_stops: the command handles signals by itself.
+    parser.set_defaults(run=lambda _: _no_command(parser), more_verbose=0, has_stops=False)
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", parser_class=Parser)
     demo.add(commands)
     work.add(commands)

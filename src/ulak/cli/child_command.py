@@ -8,10 +8,14 @@ from pathlib import Path
 
 import ulak
 
-# On one line, since lists of processes show it. They find this very package, wherever it was imported from,
-# but no module of the directory they are started in: that may hold a random.py.
+# On one line, since lists of processes show it. Until they have handlers of their own, a signal ends them in
+# order: nothing has begun. They find this very package, wherever it was imported from, but no module of the
+# directory they are started in: that may hold a random.py.
 _BOOT = (
-    "import sys; root = sys.argv.pop(1); root in sys.path or sys.path.insert(0, root); "
+    "import os, signal, sys; both = (signal.SIGINT, signal.SIGTERM); "
+    "[signal.signal(number, lambda *_: os._exit(0)) for number in both]; "
+    "signal.pthread_sigmask(signal.SIG_UNBLOCK, both); "
+    "root = sys.argv.pop(1); root in sys.path or sys.path.insert(0, root); "
     "from ulak.cli.{module} import main; sys.exit(main(*sys.argv[1:]))"
 )
 

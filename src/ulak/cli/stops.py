@@ -36,6 +36,12 @@ def next_note(inbox: SimpleQueue[T]) -> T:
             continue
 
 
+def let_come() -> None:
+    """Have the signals come that were held back while the process began."""
+    if hasattr(signal, "pthread_sigmask"):
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
+
+
 class Stopped(KeyboardInterrupt):
     """The first signal, where there is nothing to finish yet."""
 
@@ -45,7 +51,8 @@ class Stops:
     one ends the process at once, with the status that a shell gives it.
 
     has_parent: it is that one's business when it is enough, and a second signal does nothing here: who ends
-    a service may signal all of its processes, and the parent passes its own one on.
+    a service may signal all of its processes, and the parent passes its own one on. Else signals that were
+    held back before come now.
     Signals that were ignored stay ignored (`nohup`). Outside the main thread, which gets all signals, it does
     nothing.
     """
@@ -87,6 +94,8 @@ class Stops:
             for number in SIGNALS:
                 if signal.getsignal(number) is not signal.SIG_IGN:
                     self._before[number] = signal.signal(number, self._on)
+            if not self._has_parent:
+                let_come()
         return self
 
     def __exit__(

@@ -68,7 +68,7 @@ def add(commands: Any) -> None:  # noqa: ANN401 - argparse has no public name fo
     forms = "form of the log, on stderr: console, json or logfmt"
     parser.add_argument("--log-format", choices=logs.FORMATS, default="console", help=forms)
     add_verbose(parser, dest="more_verbose")
-    parser.set_defaults(run=run)
+    parser.set_defaults(run=run, has_stops=True)
 
 
 def queues(text: str) -> dict[str, int | None]:
