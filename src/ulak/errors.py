@@ -132,6 +132,15 @@ class StorageUnavailable(UlakError):
     code = "U201"
 
 
+class StorageGone(StorageUnavailable):
+    """The store was taken away from under this process, which will not have it back: start it again.
+
+    Its file was removed, or another put in its place. Pools on it end by themselves.
+    """
+
+    code = "U205"
+
+
 class StorageBusy(UlakError):
     """The store answered that others hold it for too long; nothing was changed. Try again."""
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import signal
+import sqlite3
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -12,6 +14,7 @@ import pytest
 from tests.cli.command import COMMAND
 from tests.cli.working import HELLO, SIGNALS, Python, Work, jobs
 from tests.support.commands import running
+from tests.support.waiting import eventually
 from ulak import State
 from ulak.cli import main
 from ulak.cli.work import queues
@@ -275,3 +278,21 @@ def test_queues_that_cannot_be_are_told(refused: Refused, text: str, why: str) -
         2,
         [f"error U302: --queues: {why}", "  see ulak work --help"],
     )
+
+
+@pytest.mark.parametrize("processes", [(), ("--processes", "2")], ids=["alone", "fleet"])
+def test_a_worker_whose_file_was_removed_ends_with_69_and_makes_no_new_one(
+    work: Work, folder: Path, processes: tuple[str, ...]
+) -> None:
+    worker = work("hello:app", *processes)
+    with contextlib.closing(sqlite3.connect(folder / "jobs.db")) as db:
+        count = 2 if processes else 1
+        eventually(lambda: db.execute("SELECT count(*) FROM workers").fetchone() == (count,))
+    for file in folder.glob("jobs.db*"):
+        if file.is_file():
+            file.unlink()
+    assert worker.ended() == 69
+    first, second = worker.err.rest()[-2:]
+    assert first.startswith(f'error U205: "{folder}/jobs.db" was removed or replaced while it was open; ')
+    assert second == "  stop all programs that use it, then start them again"
+    assert not (folder / "jobs.db").exists()

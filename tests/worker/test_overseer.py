@@ -166,7 +166,6 @@ def test_an_outage_is_told_now_and_then_and_so_is_its_end(make, caplog):
         is_away.set()
         goes_on.set()
         eventually(lambda: bool(said(caplog, "waits for its store")))
-        eventually(lambda: bool(said(caplog, "a duty of the workers")))
         is_away.clear()
         eventually(lambda: sorted(ran) == list(range(6)))
         eventually(lambda: q.counts().acked == 6)

@@ -19,6 +19,7 @@ from ulak.cli.stops import Stopped, Stops
 from ulak.cli.work_limits import Sources
 from ulak.cli.work_process import Note, Worker
 from ulak.clock import SYSTEM
+from ulak.errors import StorageGone
 from ulak.events import Event
 from ulak.worker.supervisor import Tie, Word
 
@@ -46,7 +47,7 @@ def main(*argv: str) -> int:
         except Exception as error:  # noqa: BLE001 - whatever it is, its parent is told
             text = explained(error, verbose=args.verbose > 0)
             if not (args.reload and front.is_fresh):
-                tie.report(Word.FAILED, text)
+                tie.report(Word.GONE if isinstance(error, StorageGone) else Word.FAILED, text)
                 return status_of(error)
         say(f"{text}\nulak starts again once a Python file below this directory changes", to=sys.stderr)
         return _await_change(stops, tie, since=began_on)

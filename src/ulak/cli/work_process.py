@@ -183,8 +183,7 @@ class Worker:
         """How the pool ended, on which signal, if it was one, or why else."""
         args, number, why = self._args, None, None
         endings = self._begin(pool.drain) if args.drain else 0
-        if args.max_jobs is not None:
-            _in_a_thread(lambda: self._await_last(pool))
+        _in_a_thread(lambda: self._await_end(pool))
         while True:
             note = next_note(self._inbox)
             if isinstance(note, BaseException):
@@ -209,9 +208,11 @@ class Worker:
         self._front.leaves(leave.why)
         return leave.why
 
-    def _await_last(self, pool: Pool) -> None:
+    def _await_end(self, pool: Pool) -> None:
         pool.join()
-        if pool.is_spent:
+        if pool.store_gone is not None:
+            self._inbox.put(pool.store_gone)
+        elif pool.is_spent:
             self._inbox.put(self._last())
 
     def _last(self) -> Leave:

@@ -14,12 +14,14 @@ from ulak.core.job import Lease, Outcome, State
 from ulak.core.store import Line, Store, Until
 from ulak.errors import StorageBusy, StorageFull, StorageUnavailable
 from ulak.worker.runtime import Crew
-from ulak.worker.seldom import again
+from ulak.worker.seldom import again, in_a_line
 
 _log = logging.getLogger("ulak")
 
 RENEWALS_PER_LEASE = 3
 PRUNE_MAX = 1000
+QUIET_S = 2.0
+"""For how long a store must not have failed that is taken to answer again though it has settled nothing."""
 ATTENDED_MAX = 100
 """Of how many running jobs a cancel is looked for each second; of others when their leases are renewed."""
 
@@ -160,6 +162,8 @@ class Keeper:
             return
         self._upkeep_at = now + LOOK_AGAIN_S
         yield from ask(Store.beat, crew.worker, {"queues": crew.label, "size": str(crew.size)})
+        # A beat is not fsynced, so it may come through where nothing else does.
+        yield from crew.store_answered(QUIET_S)
         yield from ask(Store.prune, limit=PRUNE_MAX)
 
     def _look_ahead(self) -> Flow[None]:
@@ -178,6 +182,9 @@ class Keeper:
         """Do a duty; whether it went well."""
         try:
             yield from duty()
+        except (StorageUnavailable, StorageBusy, StorageFull) as error:
+            yield from self._crew.store_failed(error, "a duty of the workers")
+            return False
         except Exception as error:  # noqa: BLE001 - a store fails in its own way; the other duties must go on
             kind = f"{getattr(duty, '__name__', duty)} {type(error).__name__}"
             kept_back = self._crew.seldom.may_say(kind, (yield from flows.now()))
@@ -186,10 +193,9 @@ class Keeper:
                     "a duty of the workers of queue %s failed, and is tried again: %s: %s%s",
                     self._crew.label,
                     type(error).__name__,
-                    error,
+                    in_a_line(error),
                     again(kept_back),
-                    # A store that does not answer needs no traceback.
-                    exc_info=not isinstance(error, StorageUnavailable | StorageBusy | StorageFull),
+                    exc_info=True,
                 )
             return False
         return True

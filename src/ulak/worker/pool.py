@@ -15,7 +15,7 @@ from ulak.core.backoff import Backoff
 from ulak.core.flows import Do, Flow, Handling, ask
 from ulak.core.store import Change, Store
 from ulak.durations import seconds
-from ulak.errors import ArgumentError, Closed, WouldDeadlock
+from ulak.errors import ArgumentError, Closed, StorageGone, WouldDeadlock
 from ulak.events import Events
 from ulak.local import LocalStore
 from ulak.storage.drive import arun, run
@@ -94,6 +94,11 @@ class BasePool:
     def is_spent(self) -> bool:
         """Whether the last job that it may run has begun."""
         return self._crew.is_spent
+
+    @property
+    def store_gone(self) -> StorageGone | None:
+        """Why its workers have ended, if that is since their store was removed or replaced."""
+        return self._crew.store_gone
 
     def _begin(self, loop: asyncio.AbstractEventLoop | None) -> Flow[None]:
         if self._hands is not None:
@@ -238,8 +243,8 @@ class Pool(BasePool):
     def join(self, timeout: float | timedelta | None = None) -> bool:
         """Wait until the workers have left by themselves, at most so long; whether they have.
 
-        They leave once every producer has finished and nothing is open, or after the last job that they may
-        run. End the pool by `drain` or `shutdown` all the same.
+        They leave once every producer has finished and nothing is open, after the last job that they may
+        run, or since their store is gone. End the pool by `drain` or `shutdown` all the same.
         """
         return run(self._edge, self._join(timeout))
 

@@ -15,14 +15,14 @@ from ulak.core import flows, rules
 from ulak.core.flows import LOOK_AGAIN_S, Do, Flow, ask, least
 from ulak.core.job import Cause, Counts, Done, Failure, Hold, Lease, Outcome, State, Totals, Verdict
 from ulak.core.store import Line, Settled, Settlement, Signal, Store, Tasks, Until
-from ulak.errors import StorageBusy, StorageFull, StorageUnavailable
+from ulak.errors import StorageBusy, StorageFull, StorageGone, StorageUnavailable
 from ulak.events import Events
 from ulak.local import LocalQueue
 from ulak.metrics import RunTimes
 from ulak.storage.line import WaitLine
 from ulak.ways import quick_hands
 from ulak.worker.execute import NO_TASK, Ending, Failed, ack_joined
-from ulak.worker.seldom import Seldom, again
+from ulak.worker.seldom import Seldom, again, in_a_line
 from ulak.worker.turns import Turns
 
 _log = logging.getLogger("ulak")
@@ -155,6 +155,9 @@ class Crew:
         self.run_times = RunTimes()
         self.seldom = Seldom()
         self._away_since: float | None = None
+        self._failed_at = 0.0
+        # Why the store will not answer here any more, if that is so.
+        self.store_gone: StorageGone | None = None
         self._jobs_left, self.is_spent = jobs_max, False
         self.halt = halt
         # Jobs that workers handed back because the pool was halted.
@@ -228,7 +231,7 @@ class Crew:
                 turned = yield from self._turn(seat, settlements, limit=int(taking and not goes_on))
                 if turned is None:
                     left = list(settlements)
-                    if self.stopped:
+                    if self.stopped or self.store_gone is not None:
                         return
                     # Not all at once, when it is back.
                     yield from flows.sleep(signal, LOOK_AGAIN_S * (0.5 + (yield from flows.draw())))
@@ -280,18 +283,36 @@ class Crew:
                 tasks=self.tasks,
             )
         except (StorageUnavailable, StorageBusy, StorageFull) as error:
-            now = yield from flows.now()
-            self._away_since = now if self._away_since is None else self._away_since
-            if (kept_back := self.seldom.may_say(type(error).__name__, now)) is not None:
-                text = "worker %d of queue %s waits for its store: %s%s"
-                _log.warning(text, seat.number, self.label, error, again(kept_back))
+            yield from self.store_failed(error, f"worker {seat.number}")
             return None
-        if self._away_since is not None:
-            since, self._away_since = self._away_since, None
-            self.seldom.forget()
-            away_s = (yield from flows.now()) - since
-            _log.warning("the store of queue %s answers again, after %.1f s", self.label, away_s)
+        # A look that finds nothing writes nothing, and may be answered while the store cannot be written.
+        if any(turned):
+            yield from self.store_answered()
         return turned
+
+    def store_failed(self, error: Exception, who: str) -> Flow[None]:
+        """Say so, seldom; take no more jobs if the store will never answer again."""
+        if self.store_gone is not None:
+            return
+        self._failed_at = now = yield from flows.now()
+        self._away_since = now if self._away_since is None else self._away_since
+        if isinstance(error, StorageGone):
+            self.store_gone, self.taking = error, False
+            _log.error("the workers of queue %s end: %s", self.label, str(error).partition("\n")[0])
+            self.wake_all()
+        elif (kept_back := self.seldom.may_say(type(error).__name__, now)) is not None:
+            text = "%s of queue %s waits for its store: %s%s"
+            _log.warning(text, who, self.label, in_a_line(error), again(kept_back))
+
+    def store_answered(self, quiet_s: float = 0.0) -> Flow[None]:
+        """It has stored something: say so, if it had failed before, but not in the last `quiet_s`."""
+        if (since := self._away_since) is None or self.store_gone is not None:
+            return
+        now = yield from flows.now()
+        if now - self._failed_at >= quiet_s:
+            self._away_since = None
+            self.seldom.forget()
+            _log.warning("the store of queue %s answers again, after %.1f s", self.label, now - since)
 
     def _stand(self, standing: list[Line], signal: Signal) -> Flow[bool]:
         """Join the lines that an idle worker stands in; whether it joined one and must look again."""
@@ -491,8 +512,9 @@ class Crew:
         counts = yield from ask(Store.counts, self.queues)
         left = sum(of_queue.open for of_queue in counts.values())
         if left:
-            text = "the workers of queue %s stopped; %d jobs are left open there"
-            _log.warning(text, self.label, left, extra={"left_open": left})
+            are = "1 job is" if left == 1 else f"{left} jobs are"
+            text = "the workers of queue %s stopped; %s left open there"
+            _log.warning(text, self.label, are, extra={"left_open": left})
         settings = yield from ask(Store.queues)
         at_rest = [flows.is_at_rest(of_queue, settings[queue]) for queue, of_queue in counts.items()]
         return Report(

@@ -35,6 +35,11 @@ class Seldom:
             self._said.clear()
 
 
+def in_a_line(error: Exception) -> str:
+    """What an error says, for a log: the lines of its text in one."""
+    return "; ".join(line.strip() for line in str(error).splitlines())
+
+
 def again(kept_back: int) -> str:
     """How a line ends that stands for several."""
     return f" (and {kept_back:,} times since the last such line)" if kept_back else ""

@@ -43,13 +43,15 @@ class Word(enum.StrEnum):
     """What a child may tell its parent.
 
     WORKS: it has begun to take jobs. SETTLED: it has settled a first one. LEAVES: it will end with status 0,
-    to be replaced at once. FAILED: why it is about to end otherwise. ENDED: what it has left behind.
+    to be replaced at once. FAILED: why it is about to end otherwise. GONE: likewise, and so would any other.
+    ENDED: what it has left behind.
     """
 
     WORKS = "works"
     SETTLED = "settled"
     LEAVES = "leaves"
     FAILED = "failed"
+    GONE = "gone"
     ENDED = "ended"
 
 
@@ -83,7 +85,7 @@ class _Place:
     def forget(self) -> None:
         """Forget what the last process has said."""
         self.heard = b""
-        self.works = self.has_settled = self.leaves = False
+        self.works = self.has_settled = self.leaves = self.is_last = False
         self.reason: str | None = None
 
 
@@ -96,7 +98,7 @@ class Supervisor:
     failures_max: so many processes of one place in a row that end by an exit status of their own (not a
     signal) before they work or settle anything make `tend` raise GivenUp; None: never. passing: statuses that
     do not count for that, since what they tell of passes.
-    hear: is told what children say beside SETTLED, LEAVES and FAILED.
+    hear: is told what children say beside SETTLED, LEAVES, FAILED and GONE.
 
     Children start with SIGINT and SIGTERM held back, until they make a `Tie`.
     Not thread-safe. Call it from one thread, which has to outlive the children: Linux ties them to that.
@@ -154,7 +156,7 @@ class Supervisor:
         """Start what is due, then take in reports and deaths; returns within `timeout_s`, or earlier.
 
         To be called again and again. Raises OSError if the command cannot be started, and GivenUp as
-        `failures_max` says, or if a process could say why it failed before any has worked.
+        `failures_max` says, or if a process could say why it failed before any has worked, or why all will.
         """
         if not self._stopping:
             self._start_due()
@@ -254,8 +256,8 @@ class Supervisor:
                 place.has_settled = True
             case Word.LEAVES:
                 place.leaves = True
-            case Word.FAILED:
-                place.reason = str(value)
+            case Word.FAILED | Word.GONE:
+                place.reason, place.is_last = str(value), word is Word.GONE
             case Word.WORKS:
                 place.works = self.has_worked = True
                 self._tell(word, value)
@@ -289,8 +291,8 @@ class Supervisor:
         place.start_at = self._clock.interval() + delay_s
         if self._stopping:
             return
-        if place.reason is not None and not self.has_worked:
-            raise GivenUp("the first process could not start", status=status, reason=place.reason)
+        if place.reason is not None and (place.is_last or not self.has_worked):
+            raise GivenUp("no process could start", status=status, reason=place.reason)
         if self._failures_max is not None and place.failed >= self._failures_max:
             raise GivenUp(
                 f"{place.failed} processes in a row ended {how_ended(status)} before they had settled a "

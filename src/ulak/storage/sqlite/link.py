@@ -20,7 +20,15 @@ from typing import Any, TypeVar
 import msgspec
 
 from ulak.clock import MACHINE, pause
-from ulak.errors import Closed, SchemaError, StorageBusy, StorageFull, StorageUnavailable, UlakError
+from ulak.errors import (
+    Closed,
+    SchemaError,
+    StorageBusy,
+    StorageFull,
+    StorageGone,
+    StorageUnavailable,
+    UlakError,
+)
 from ulak.storage.sqlite.records import text_factory
 
 BUSY_S = 10.0
@@ -186,7 +194,7 @@ class Link:
             ) from error
 
     def _check_files(self) -> None:
-        """Raises StorageUnavailable if what is written is not what others find under the name.
+        """Raises StorageGone if what is written is not what others find under the name.
 
         Not at each commit: a file that was looked at gets a finer time stamp with its next write, and the
         sync after that takes twice as long.
@@ -194,13 +202,14 @@ class Link:
         now = MACHINE.interval()
         if now < self._files_at:
             return
-        self._files_at = now + FILES_S
         for path, known in self._files.items():
             if _identity(path) != known:
-                raise StorageUnavailable(
+                raise StorageGone(
                     f'"{path}" was removed or replaced while it was open; what was stored since may be lost\n'
                     f"  stop all programs that use it, then start them again"
                 )
+        # Not before: what is known to be lost must take nothing in.
+        self._files_at = now + FILES_S
 
     def _check_open(self) -> None:
         if self._is_closed:
