@@ -13,9 +13,9 @@ from tests.support.waiting import WAIT_S, eventually, let_time_pass
 from ulak import Context
 from ulak.errors import StorageUnavailable
 from ulak.metrics import RunTimes
+from ulak.worker.seldom import EVERY_S, Seldom, again
 from ulak.worker.overseer import LONG_MIN_S, LONG_S, RUNS_MIN, Overseer
 from ulak.worker.pulse import Pulse
-from ulak.worker.seldom import EVERY_S, Seldom, again
 
 
 def said(caplog: pytest.LogCaptureFixture, part: str) -> list[str]:
@@ -85,11 +85,13 @@ def test_N4_a_loop_that_stands_still_is_told_with_the_job_and_the_place(make, ca
     with q.workers(blocks, count=2) as pool:
         q.enqueue("blocks the loop")
         assert started.wait(WAIT_S)
-        overseer = Overseer(pool._crew, [pool._hands.pulse])
+        # Not the pool's own, which its keeper asks too.
+        pulse = Pulse(lambda: pool._hands._loop)
+        overseer = Overseer(pool._crew, [pulse])
         # The first look asks, the later ones see that nobody answered.
         overseer._tell_blocked(100.0, [])
         running = [pool._crew.seats[0].running or pool._crew.seats[1].running]
-        pool._hands.pulse._thread = next(t.ident for t in threading.enumerate() if t.name.endswith("-loop"))
+        pulse._thread = next(t.ident for t in threading.enumerate() if t.name.endswith("-loop"))
         overseer._tell_blocked(101.0, [running[0][0]])
         assert said(caplog, "stood still") == []
         overseer._tell_blocked(102.5, [running[0][0]])
@@ -99,7 +101,7 @@ def test_N4_a_loop_that_stands_still_is_told_with_the_job_and_the_place(make, ca
         assert "threading.py" in line
         goes_on.set()
         eventually(lambda: q.counts().acked == 1)
-        eventually(lambda: pool._hands.pulse._asked_at is None)
+        eventually(lambda: pulse._asked_at is None)
         overseer._tell_blocked(200.0, [])
         assert overseer._blocked == set()
 
