@@ -15,10 +15,12 @@ from typing import TypeAlias
 import msgspec
 
 from ulak.capture import frame_of
+from ulak.clock import SYSTEM
 from ulak.core import rules
 from ulak.core.job import Cancelled as CancelledVerdict
 from ulak.core.job import Cause, Dead, Done, Failure, Hold, Lease, Outcome, Retry, State, Verdict
 from ulak.core.store import Settled
+from ulak.seldom import Seldom, again
 
 _log = logging.getLogger("ulak")
 
@@ -118,6 +120,7 @@ class Events:
         self._subscribers: tuple[Subscriber, ...] = ()
         # Their ids, since a subscriber need not have a hash.
         self._blamed: set[int] = set()
+        self._seldom = Seldom()
 
     @property
     def is_heard(self) -> bool:
@@ -136,7 +139,7 @@ class Events:
     def tell(self, event: Event) -> None:
         """Tell everybody, the log first. Raises nothing but a Ctrl-C that strikes a producer meanwhile."""
         try:
-            _write(event)
+            self._write(event)
         except BaseException as error:  # noqa: BLE001 - a log handler of the user's may raise anything
             _let_interrupt_through(error, event)
         for subscriber in self._subscribers:
@@ -145,6 +148,15 @@ class Events:
             except BaseException as error:  # noqa: BLE001 - whatever it is, the job it is about must go on
                 _let_interrupt_through(error, event)
                 self._blame(subscriber)
+
+    def _write(self, event: Event) -> None:
+        """Have the log say it; of held jobs now and then for each task: they may come by the thousand."""
+        kept_back: int | None = 0
+        if isinstance(event, Held):
+            kind = f"{event.queue} {event.task} {event.cause}"
+            kept_back = self._seldom.may_say(kind, SYSTEM.interval())
+        if kept_back is not None:
+            _write(event, kept_back)
 
     def _blame(self, subscriber: Subscriber) -> None:
         if id(subscriber) not in self._blamed:
@@ -233,19 +245,22 @@ def is_logged(kind: type[Event]) -> bool:
     return _log.isEnabledFor(LEVELS.get(kind, logging.DEBUG))
 
 
-def _write(event: Event) -> None:
-    """One line an event; never with a payload, nor with an error's text, which may hold one."""
+def _write(event: Event, kept_back: int = 0) -> None:
+    """One line an event; never with a payload, nor with an error's text, which may hold one.
+
+    kept_back: for how many like it the line stands too.
+    """
     if not is_logged(type(event)):
         return
     level, name = LEVELS.get(type(event), logging.DEBUG), type(event).__name__.lower()
     extra: dict[str, object] = {"job_id": event.job_id, "queue": event.queue, "task": event.task}
     if isinstance(event, Enqueued):
-        again = " (one stood for its key)" if event.existed else ""
-        _log.log(level, "job %d of queue %s: %s%s", event.job_id, event.queue, name, again, extra=extra)
+        known = " (one stood for its key)" if event.existed else ""
+        _log.log(level, "job %d of queue %s: %s%s", event.job_id, event.queue, name, known, extra=extra)
         return
     _log.log(
         level,
-        "job %d%s of queue %s, attempt %d of %d: %s%s%s",
+        "job %d%s of queue %s, attempt %d of %d: %s%s%s%s",
         event.job_id,
         "" if event.task is None else f" ({event.task})",
         event.queue,
@@ -254,6 +269,7 @@ def _write(event: Event) -> None:
         name,
         _why(event),
         f"; again in {event.delay_s:.3g} s" if isinstance(event, Retried) else "",
+        again(kept_back),
         extra={**extra, "attempt": event.attempt},
     )
 

@@ -8,7 +8,7 @@ import pytest
 
 from tests.support.stores import stand_before
 from ulak import Filter, Queue, StorageUnavailable
-from ulak.core.job import Cause, Hold
+from ulak.core.job import Cause, Draft, Hold
 from ulak.core.store import HELD_SORTED_MAX
 from ulak.storage.memory import MemoryStore
 from ulak.testing import ManualClock
@@ -79,6 +79,43 @@ def test_held_jobs_are_found_among_themselves():
             return lines_run(lambda: q._edge.store.scan(which))
 
     assert cost(1_000) == cost(10)
+
+
+@pytest.mark.parametrize("way", ["take", "cancel", "expire", "redrive", "edit and take", "hold again"])
+def test_nothing_is_kept_of_a_task_that_has_no_held_jobs_any_more(way):
+    clock = ManualClock()
+    with Queue("memory://", clock=clock) as q:
+        store = q._edge.store
+        ids = store.add(
+            q.name,
+            [
+                Draft(b"x", "bytes", task=f"task-{n}", expires_at=clock.calendar() + 60)
+                for n in range(100)
+                for _ in range(2)
+            ],
+        )
+        held = Hold(Cause.UNKNOWN_TASK)
+        store.settle([(lease, held) for lease in q.deliver_many(200)])
+        by_task = store.shelf(q.name)._held._by_task
+        assert len(by_task) == 100
+        match way:
+            case "take":
+                assert len(q.deliver_many(200)) == 200
+            case "cancel":
+                assert len(q.cancel(ids).done) == 200
+            case "expire":
+                clock.advance(60)
+                assert q.deliver() is None
+            case "redrive":
+                assert len(q.redrive(ids).done) == 200
+            case "edit and take":
+                q.edit(ids[0], b"other")
+                assert len(q.deliver_many(200)) == 200
+            case "hold again":
+                store.settle([(lease, held) for lease in q.deliver_many(200)])
+                assert len(by_task) == 100
+                assert [lease.id for lease in q.deliver_many(200)] == ids
+        assert by_task == {}
 
 
 def test_very_many_held_jobs_are_not_sorted_for_each_page():

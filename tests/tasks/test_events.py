@@ -182,6 +182,22 @@ def test_a_log_handler_that_raises_breaks_no_job(app: App) -> None:
         log.removeHandler(handler)
 
 
+def test_held_jobs_are_told_each_but_logged_now_and_then_for_each_task(make_app: MakeApp, caplog) -> None:
+    there, here = make_app(), make_app()
+    here.task(name="known")(lambda: None)
+    heard = hear(here)
+    unknown = [there.task(name=name)(lambda: None) for name in ("one", "other")]
+    for task in unknown:
+        task.enqueue_many(task.call() for _ in range(50))
+    with here.workers(2) as pool:
+        assert pool.drain(WAIT_S).drained
+    assert [type(event) for event in heard] == [told.Held] * 100
+    assert sorted(text.partition(" of ")[0].split(" ", 2)[2] for _, text in lines(caplog, ": held")) == [
+        "(one)",
+        "(other)",
+    ]
+
+
 # What nobody's worker says
 
 

@@ -13,7 +13,7 @@ from tests.support.waiting import WAIT_S, eventually, let_time_pass
 from ulak import Context
 from ulak.errors import StorageUnavailable
 from ulak.metrics import RunTimes
-from ulak.worker.seldom import EVERY_S, Seldom, again
+from ulak.seldom import EVERY_S, Seldom, again
 from ulak.worker.overseer import LONG_MIN_S, LONG_S, RUNS_MIN, Overseer
 from ulak.worker.pulse import Pulse
 

@@ -76,12 +76,20 @@ class RowHeap(Generic[K]):
         """The rows whose entries count, in no order."""
         return (entry[3] for entry in self._entries if entry[3].state in self._states)
 
+    @property
+    def is_spent(self) -> bool:
+        """Whether no entry counts any more."""
+        return self._stale >= len(self._entries)
+
     def __len__(self) -> int:
         return len(self._entries)
 
 
 class Held:
-    """The held rows of a queue: of each task, and apart from them those that workers of their task leave."""
+    """The held rows of a queue: of each task, and apart from them those that workers of their task leave.
+
+    Nothing is kept of a task without held rows: there may be ever new ones.
+    """
 
     __slots__ = ("_by_task", "_refused")
 
@@ -111,11 +119,19 @@ class Held:
 
     def pop(self, row: Row) -> None:
         """Take out the row that `head` gave."""
-        self._heap_of(row).pop()
+        heap = self._heap_of(row)
+        heap.pop()
+        self._forget_spent(row, heap)
 
     def discard(self, row: Row) -> None:
         """A held row went another way than by `head`."""
-        self._heap_of(row).discard()
+        heap = self._heap_of(row)
+        heap.discard()
+        self._forget_spent(row, heap)
+
+    def _forget_spent(self, row: Row, heap: RowHeap[int]) -> None:
+        if heap.is_spent and heap is not self._refused:
+            del self._by_task[row.spec.task]
 
     @property
     def refused(self) -> int:

@@ -13,8 +13,8 @@ from ulak.core.flows import LOOK_AGAIN_S, Flow, ask, least
 from ulak.core.job import Lease, Outcome, State
 from ulak.core.store import Line, Store, Until
 from ulak.errors import StorageBusy, StorageFull, StorageUnavailable
+from ulak.seldom import again, in_a_line
 from ulak.worker.runtime import Crew
-from ulak.worker.seldom import again, in_a_line
 
 _log = logging.getLogger("ulak")
 

@@ -19,10 +19,10 @@ from ulak.errors import StorageBusy, StorageFull, StorageGone, StorageUnavailabl
 from ulak.events import Events
 from ulak.local import LocalQueue
 from ulak.metrics import RunTimes
+from ulak.seldom import Seldom, again, in_a_line
 from ulak.storage.line import WaitLine
 from ulak.ways import quick_hands
 from ulak.worker.execute import NO_TASK, Ending, Failed, ack_joined
-from ulak.worker.seldom import Seldom, again, in_a_line
 from ulak.worker.turns import Turns
 
 _log = logging.getLogger("ulak")
