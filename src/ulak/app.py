@@ -343,6 +343,7 @@ class App:
         is_trial = Home.stand_in is not None
         runs = executor_of(self, opened.edge.store, handler, executor, target, is_trial=is_trial)
         scheduler = Scheduler(tuple(self.schedules), clock.calendar)
+        refused = Refused(served, handler.fits)
         return kind(
             opened,
             served,
@@ -352,7 +353,8 @@ class App:
             count=count,
             grace=grace,
             turns=turns,
-            duties=[scheduler.duty, Refused(served, handler.fits).duty],
+            duties=[scheduler.duty, refused.duty],
+            has_looked=lambda: refused.has_looked,
             events=self._events,
             jobs_max=checks.check_max_jobs(max_jobs),
         )

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import logging
+import threading
 from typing import Any
 
 import pytest
 
 from tests.support.pools import causes
+from tests.support.threads import Running
 from tests.support.waiting import WAIT_S, eventually
 from tests.tasks.conftest import MakeApp
 from ulak import App, Job, State
@@ -100,6 +102,32 @@ def test_arguments_that_do_not_fit_are_taken_by_a_worker_that_they_fit(make_app:
     assert job.info().attempt == 1
 
 
+def test_a_drain_runs_what_was_held_and_fits_now(make_app: MakeApp, monkeypatch) -> None:
+    old, broken, mended = make_app(), make_app(), make_app()
+    task = define(old, first)
+    jobs = [task.enqueue(str(n)) for n in range(5)]
+    define(broken, second)
+    idle(broken)
+    assert {job.status() for job in jobs} == {State.HELD}
+    looks, may_look = refused.Refused.duty, threading.Event()
+
+    def late(self: Any) -> Any:
+        may_look.wait(WAIT_S)
+        return (yield from looks(self))
+
+    monkeypatch.setattr(refused.Refused, "duty", late)
+    monkeypatch.setattr(refused, "PAGE", 2)
+    define(mended, third)
+    with mended.workers(1) as pool:
+        drain = Running(pool.drain)
+        # Longer than the workers need to find that nothing is ready.
+        eventually(lambda: all(seat.standing for seat in pool._crew.seats))
+        may_look.set()
+        report = drain.result()
+    assert (report.drained, report.open, report.held) == (True, 0, 0)
+    assert {job.status() for job in jobs} == {State.SUCCEEDED}
+
+
 def test_held_arguments_are_looked_at_again_every_minute(timed: MakeApp, clock: ManualClock) -> None:
     app = timed()
     define(app, second)
@@ -187,13 +215,12 @@ def test_held_jobs_that_do_not_fit_are_looked_at_a_page_a_second_and_others_not_
         store.settle([*unknown, *[(lease, Hold(Cause.UNDECODABLE)) for lease in leases[1::2]]])
     seen: list[str] = []
     duty = refused.Refused(queues, lambda job: bool(seen.append(job.queue))).duty
-    for seen_s, default, mail in (
-        (refused.PAGE_S, 100, 0),
-        (refused.PAGE_S, 125, 0),
-        (refused.LOOK_S, 125, 15),
-    ):
-        assert run(app.queue("default")._edge, duty()) == seen_s
-        assert (seen.count("default"), seen.count("mail")) == (default, mail)
+    # The first time faster, since a drain waits for that.
+    for page_s in (refused.FIRST_PAGE_S, refused.PAGE_S):
+        seen.clear()
+        for seen_s, default, mail in ((page_s, 100, 0), (page_s, 125, 0), (refused.LOOK_S, 125, 15)):
+            assert run(app.queue("default")._edge, duty()) == seen_s
+            assert (seen.count("default"), seen.count("mail")) == (default, mail)
 
 
 def test_a_page_of_held_jobs_that_all_fit_is_followed_by_the_next_at_once(
@@ -206,7 +233,7 @@ def test_a_page_of_held_jobs_that_all_fit_is_followed_by_the_next_at_once(
     leases = edge.store.claim(["default"], 6, worker="w", lease_s=30.0)
     edge.store.settle([(lease, Hold(Cause.UNDECODABLE)) for lease in leases])
     duty = refused.Refused(["default"], lambda job: job.id != ids[2]).duty
-    assert [run(edge, duty()) for _ in range(4)] == [0.0, refused.PAGE_S, 0.0, refused.LOOK_S]
+    assert [run(edge, duty()) for _ in range(4)] == [0.0, refused.FIRST_PAGE_S, 0.0, refused.LOOK_S]
     assert (app.queue("default").counts().ready, app.queue("default").counts().held) == (5, 1)
 
 

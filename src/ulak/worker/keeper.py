@@ -72,9 +72,12 @@ class Keeper:
             while not crew.stopped:
                 signal.clear()
                 self._horizon_s = None
-                went_well = True
+                went_well, had_looked = True, crew.has_looked()
                 for duty in self._duties:
                     went_well &= yield from self._guard(duty)
+                if crew.has_looked() and not had_looked:
+                    # A drain waits for that.
+                    crew.wake_all()
                 due_s = min((self._renew_at, *self._due_at.values())) - (yield from flows.now())
                 # What failed is not tried again at once, also where a lease that has ended says "now".
                 horizon_s = self._horizon_s if went_well else None

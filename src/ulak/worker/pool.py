@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from types import TracebackType
 from typing import Any, Self
@@ -48,6 +48,7 @@ class BasePool:
         backoff: Backoff | None = None,
         turns: Mapping[str, int] | None = None,
         duties: Sequence[Duty] = (),
+        has_looked: Callable[[], bool] = lambda: True,
         events: Events | None = None,
         jobs_max: int | None = None,
     ) -> None:
@@ -74,6 +75,7 @@ class BasePool:
             turns=turns,
             told=events,
             jobs_max=jobs_max,
+            has_looked=has_looked,
             halt=handler.stop,
         )
         self._hands: AnyHands | None = None

@@ -20,14 +20,21 @@ PAGE = 100
 PAGE_S = 1.0
 """How long it is to the next page, unless all of this one fitted: there may be many that stay held."""
 
+FIRST_PAGE_S = 0.01
+"""Likewise the first time, which a drain waits for."""
+
 
 class Refused:
-    """A duty of a pool. fits: whether a held job's arguments fit its task here."""
+    """A duty of a pool. fits: whether a held job's arguments fit its task here.
+
+    has_looked: all that were held when it began were looked at once.
+    """
 
     def __init__(self, queues: Sequence[str], fits: Callable[[Job], bool]) -> None:
         self._queues = tuple(queues)
         self._fits = fits
         self._number = self._after = 0
+        self.has_looked = False
 
     def duty(self) -> Flow[float | None]:
         """Look at the next page; in how many seconds to do so again."""
@@ -44,8 +51,11 @@ class Refused:
             if fitting:
                 yield from self._bring_back(fitting, queue)
             if jobs and self._number < len(self._queues):
-                return 0.0 if len(fitting) == len(jobs) else PAGE_S
+                if len(fitting) == len(jobs):
+                    return 0.0
+                return PAGE_S if self.has_looked else FIRST_PAGE_S
         self._number = 0
+        self.has_looked = True
         return LOOK_S
 
     def _bring_back(self, fitting: Sequence[int], queue: str) -> Flow[None]:

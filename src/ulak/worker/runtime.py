@@ -118,6 +118,7 @@ class Crew:
     """The state of one pool, and its flows.
 
     local_queues: its queues, as this process sees them, in order. tasks: what its handler knows.
+    has_looked: held jobs that could run here have been brought back, as far as there were any at first.
     halt: ends what still runs when time is over, where that can be done; for crews of threads.
     taking: workers take new jobs. stopped: the keeper may go too.
     """
@@ -134,6 +135,7 @@ class Crew:
         turns: Mapping[str, int] | None = None,
         told: Events | None = None,
         jobs_max: int | None = None,
+        has_looked: Callable[[], bool] = lambda: True,
         halt: Callable[[], None] | None = None,
     ) -> None:
         self.store = store
@@ -159,6 +161,7 @@ class Crew:
         # Why the store will not answer here any more, if that is so.
         self.store_gone: StorageGone | None = None
         self._jobs_left, self.is_spent = jobs_max, False
+        self.has_looked = has_looked
         self.halt = halt
         # Jobs that workers handed back because the pool was halted.
         self._returned: list[int] = []
@@ -456,7 +459,7 @@ class Crew:
                 if not self.taking:
                     break
                 # In this order: whatever the last producer enqueued is counted.
-                if not self.awaited and (yield from flows.is_drained(self.queues)):
+                if not self.awaited and self.has_looked() and (yield from flows.is_drained(self.queues)):
                     break
                 left_s = None if timeout_s is None else start + timeout_s - (yield from flows.now())
                 if left_s is not None and left_s <= 0:
