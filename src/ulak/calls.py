@@ -15,7 +15,7 @@ from ulak.core import flows
 from ulak.core.backoff import Backoff
 from ulak.core.flows import Flow
 from ulak.core.job import Draft, Duplicate, Spec
-from ulak.errors import ArgumentError
+from ulak.errors import ArgumentError, Closed
 from ulak.home import Home
 from ulak.job import Job
 from ulak.newjob import JobOptions, NewJob
@@ -162,9 +162,10 @@ class Calls(Generic[P, R]):
         return self._away(body, priority)
 
     def _queue_now(self) -> TaskQueue:
+        if self._plan.connection is None:
+            return self._core.home.opened(self._plan.queue)
         queue = self._core.home.queue_of(self._plan.queue)
-        if self._plan.connection is not None:
-            queue.check_joinable()
+        queue.check_joinable()
         return queue
 
     def _way_on(
@@ -181,7 +182,12 @@ class Calls(Generic[P, R]):
 
         if plan.spec is None:
             return general
-        return task_way(queue.opened().edge.store, queue.view, plan.spec, general, may_block=may_block)
+        try:
+            store, view = queue.edge.store, queue.view
+        except Closed:
+            # By another thread, since it was opened.
+            return general
+        return task_way(store, view, plan.spec, general, may_block=may_block)
 
     def _batch(self, calls: Iterable[Call[R]]) -> Batch:
         name = f"{self._core.name}.enqueue_many"

@@ -10,7 +10,7 @@ from ulak import checks, events
 from ulak.clock import Clock
 from ulak.core.flows import Flow
 from ulak.core.store import Retention
-from ulak.errors import ArgumentError, ConfigError
+from ulak.errors import ArgumentError, Closed, ConfigError
 from ulak.events import Events
 from ulak.handle import Handle
 from ulak.local import LocalStore, check_url, local_store
@@ -154,14 +154,41 @@ class Home:
     # Calls
 
     def run(self, queue: str, what: Callable[[TaskQueue], Flow[R]]) -> R:
-        """Run a flow on one of its queues, which is opened for it."""
-        handle = self.queue_of(queue)
-        return run(handle.edge, what(handle))
+        """Run a flow on one of its queues, opened for it. Raises Closed if the App is closed meanwhile."""
+        handle = self.opened(queue)
+        try:
+            return run(handle.edge, what(handle))
+        except Closed as error:
+            raise self._told(error, handle) from None
 
     async def arun(self, queue: str, what: Callable[[TaskQueue], Flow[R]]) -> R:
         """As `run`, on an event loop."""
-        handle = self.queue_of(queue)
-        return await arun(handle.edge, what(handle))
+        handle = self.opened(queue)
+        try:
+            return await arun(handle.edge, what(handle))
+        except Closed as error:
+            raise self._told(error, handle) from None
+
+    def opened(self, queue: str) -> TaskQueue:
+        """One of its queues, opened; once more, where another thread closes the App meanwhile."""
+        while True:
+            handle = self.queue_of(queue)
+            try:
+                handle.opened()
+            except Closed:
+                if not handle.is_closed:
+                    raise
+            else:
+                return handle
+
+    def _told(self, error: Closed, handle: TaskQueue) -> Closed:
+        """What to tell whoever has no handle of his own, and knows of none."""
+        if not handle.is_closed:
+            return error
+        return Closed(
+            f"{self.app!r} was closed while this call was under way, which has changed nothing\n"
+            f"  call again, and it is opened again"
+        )
 
     def enqueued(self, queue: str, task: str, job_id: int, *, existed: bool) -> None:
         """Tell of a job that was stored, or that stood for its key already."""
@@ -172,6 +199,10 @@ class Home:
             unserved.note(queue, job_id)
 
     def _is_left(self, queue: str, job_id: int) -> bool:
+        handle = self._handles.get((TaskQueue, queue))
+        # Whoever looks after a job must not open what was closed.
+        if handle is None or handle.is_closed:
+            return False
         return self.run(queue, lambda handle: handle.is_left(job_id))
 
     # Open and closed

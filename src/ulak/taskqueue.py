@@ -86,7 +86,8 @@ class TaskQueue(Handle):
         """
         timeout_s = wait_s(timeout)
         never_waits = timeout_s is None and self._handling() is not Handling.NOTHING
-        job = yield from flows.wait_end(job_id, timeout_s=0.0 if never_waits else timeout_s)
+        limit_s = 0.0 if never_waits else timeout_s
+        job = yield from flows.wait_end(job_id, timeout_s=limit_s, local=self._local)
         if job is None or job.queue != self.name:
             raise self._forgotten(job_id)
         if never_waits and job.state not in ENDED:

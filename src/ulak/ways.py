@@ -10,7 +10,7 @@ import msgspec
 from ulak import codec
 from ulak.core.job import PRIORITY_MAX, PRIORITY_MIN, Done, Draft, Full, Grant, Lease, Outcome, Spec
 from ulak.core.store import BATCH_MAX, Store, Until
-from ulak.errors import PayloadError
+from ulak.errors import Closed, PayloadError
 from ulak.local import LocalQueue, View
 from ulak.newjob import NewJob
 from ulak.storage import direct
@@ -105,7 +105,12 @@ def _thread_enqueue(
             return general(payload, priority, timeout=timeout, connection=connection, **options)
         if type(priority) is not int or not PRIORITY_MIN <= priority <= PRIORITY_MAX:
             return general(payload, priority)
-        answer = store.add(queue, [draft_of(payload, priority)])
+        draft = draft_of(payload, priority)
+        try:
+            answer = store.add(queue, [draft])
+        except Closed:
+            # By another thread, since it was looked at; the general way says what that means.
+            return general(payload, priority)
         # Full: the general way waits for room, or says that there is none.
         return general(payload, priority) if isinstance(answer, Full) else answer[0]
 

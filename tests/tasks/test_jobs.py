@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import copy
 import pickle
 import sqlite3
@@ -37,6 +36,7 @@ from ulak import (
     StorageUnavailable,
     WouldDeadlock,
 )
+from ulak.core.store import Until
 from ulak.testing import ManualClock
 
 
@@ -506,28 +506,69 @@ def test_threads_that_use_an_app_for_the_first_time_at_once_share_one_store(
         app.close()
 
 
-def test_an_app_may_be_closed_while_others_enqueue(make_app: MakeApp) -> None:
+@pytest.mark.parametrize("on_a_loop", [False, True])
+def test_an_app_may_be_closed_while_others_enqueue(make_app: MakeApp, on_a_loop: bool) -> None:
     app, other = make_app(), make_app()
     task = app.task(name="f")(lambda: None)
     # So that what is in memory stays.
     other.open()
     stop = threading.Event()
+    said: list[str] = []
 
     def enqueue() -> int:
         stored = 0
         while not stop.is_set():
-            # A call that is under way when its handle closes says so, and stores nothing.
-            with contextlib.suppress(Closed):
-                task.enqueue()
+            try:
+                _ = asyncio.run(task.aenqueue()) if on_a_loop else task.enqueue()
                 stored += 1
+            except Closed as closed:
+                said.append(str(closed))
         return stored
 
     enqueuing = [Running(enqueue) for _ in range(3)]
-    for _ in range(20):
+    for _ in range(40):
         app.open()
         app.close()
     stop.set()
     assert sum(one.result() for one in enqueuing) == other.queue("default").counts().total
+    # Whoever has no handle is not told of one.
+    assert [text for text in said if f"{app!r} was closed while this call was under way" not in text] == []
+
+
+@pytest.mark.parametrize("call", ["enqueue", "aenqueue", "enqueue_many"])
+def test_who_waits_for_room_in_an_app_that_is_closed_is_told_so(
+    timed: MakeApp, clock: ManualClock, call: str
+) -> None:
+    app, other = timed(queues={"default": 1}), timed()
+    task = app.task(name="f")(lambda: None)
+    task.enqueue()
+    other.open()
+    calls = {
+        "enqueue": task.enqueue,
+        "aenqueue": lambda: asyncio.run(task.aenqueue()),
+        "enqueue_many": lambda: task.enqueue_many([task.call()]),
+    }
+    waiting = Running(calls[call])
+    eventually(lambda: len(app._home.queue_of("default").edge.store.line(Until.ROOM, "default")))
+    app.close()
+    with pytest.raises(Closed, match=r"App\(.*\) was closed while this call was under way"):
+        waiting.result()
+    assert other.queue("default").counts().open == 1
+
+
+@pytest.mark.parametrize("on_a_loop", [False, True])
+def test_who_waits_for_a_job_of_an_app_that_is_closed_is_told_so(
+    timed: MakeApp, clock: ManualClock, on_a_loop: bool
+) -> None:
+    app = timed()
+    job = app.task(name="f")(lambda: None).enqueue()
+    line = app._home.queue_of("default").edge.store.ends(job.id)
+    waiting = Running(lambda: asyncio.run(job.aresult()) if on_a_loop else job.result())
+    eventually(lambda: len(line) == 1)
+    app.close()
+    eventually(lambda: waiting.is_over, clock=clock)
+    with pytest.raises(Closed, match=r"App\(.*\) was closed while this call was under way"):
+        waiting.result()
 
 
 @pytest.mark.parametrize("on_a_loop", [False, True])

@@ -301,10 +301,11 @@ def deliver(
             line.leave(signal)
 
 
-def wait_end(job_id: int, *, timeout_s: float | None) -> Flow[Job | None]:
+def wait_end(job_id: int, *, timeout_s: float | None, local: Local | None = None) -> Flow[Job | None]:
     """The record of a job once it has ended, or as it is when time is over; None if it is not stored.
 
-    timeout_s: the longest wait (None: for ever, 0: none).
+    timeout_s: the longest wait (None: for ever, 0: none). local: whose handle the wait ends with.
+    Raises Closed when that one is closed.
     """
     start = yield from now()
     signal = yield from new_signal()
@@ -316,6 +317,8 @@ def wait_end(job_id: int, *, timeout_s: float | None) -> Flow[Job | None]:
             (job,) = yield from ask(Store.get, [job_id])
             if job is None or job.state in ENDED:
                 return job
+            if local is not None:
+                _refuse_closed_handle(local, job.queue)
             left_s = None if timeout_s is None else start + timeout_s - (yield from now())
             if left_s is not None and left_s <= 0:
                 return job
