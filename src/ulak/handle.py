@@ -62,7 +62,7 @@ from ulak.durations import seconds
 from ulak.errors import ArgumentError, Closed, ConfigError, JobForgotten, PayloadError, WrongQueue
 from ulak.events import log_settled
 from ulak.info import JobInfo, info_of
-from ulak.local import LocalStore, View, check_url, local_store, masked
+from ulak.local import LocalStore, View, check_url, local_store, masked, watch_forks
 from ulak.names import QUEUE_NAME, check_queue_name
 from ulak.newjob import JobOptions, NewJob
 from ulak.storage.direct import Ways
@@ -121,6 +121,13 @@ class Handle:
         self._shown: dict[str, Any] = {}
         self._closed = False
         self._lock = threading.Lock()
+        watch_forks(self)
+
+    def forget_parent(self) -> None:
+        """In a forked child: who held the lock is not here, and what it had half opened is opened anew."""
+        self._lock = threading.Lock()
+        if self._local_store is None:
+            self._on_close()
 
     def __repr__(self) -> str:
         shown = f"{type(self).__name__}({masked(self.url)!r}, name={self.name!r})"

@@ -13,7 +13,7 @@ from ulak.core.store import Retention
 from ulak.errors import ArgumentError, Closed, ConfigError
 from ulak.events import Events
 from ulak.handle import Handle
-from ulak.local import LocalStore, check_url, local_store
+from ulak.local import LocalStore, check_url, local_store, watch_forks
 from ulak.storage.drive import arun, run
 from ulak.taskqueue import TaskQueue
 from ulak.unserved import Unserved
@@ -84,11 +84,16 @@ class Home:
         self._declared = declared
         self._max_attempts = max_attempts
         self._retention = retention
-        self._lock = threading.RLock()
         self._store: LocalStore | None = None
-        self._store_lock = threading.Lock()
         self._handles: dict[tuple[type[Handle], str], Handle] = {}
         self._unserved: Unserved | None = None
+        self.forget_parent()
+        watch_forks(self)
+
+    def forget_parent(self) -> None:
+        """In a forked child: the threads that held the locks are not here."""
+        self._lock = threading.RLock()
+        self._store_lock = threading.Lock()
 
     @property
     def url(self) -> str:

@@ -8,7 +8,7 @@ import threading
 import weakref
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Protocol, Self
 
 from ulak.clock import MACHINE, SYSTEM, Clock
 from ulak.core.store import Store, Until
@@ -146,6 +146,13 @@ class Producer:
         self.finish()
 
 
+class Forgetful(Protocol):
+    """What a forked child has to begin anew."""
+
+    def forget_parent(self) -> None:
+        """In a forked child: what threads of the parent were about to do is not going on here."""
+
+
 class LocalStore:
     """One store as this process sees it, shared by all handles on the same URL."""
 
@@ -154,7 +161,7 @@ class LocalStore:
         self._key = key
         self._queues: dict[str, LocalQueue] = {}
         self._handles = 0
-        _all.add(self)
+        watch_forks(self)
 
     def forget_parent(self) -> None:
         """In a forked child: no producer has registered here."""
@@ -187,15 +194,20 @@ class LocalStore:
 
 _registry_lock = threading.RLock()
 _registry: dict[str, LocalStore] = {}
-_all: weakref.WeakSet[LocalStore] = weakref.WeakSet()
+_all: weakref.WeakSet[Forgetful] = weakref.WeakSet()
+
+
+def watch_forks(one: Forgetful) -> None:
+    """Have it forget its parent in each child that is forked."""
+    _all.add(one)
 
 
 def _forget_parent() -> None:
     """In a forked child: producers are facts of one process, and its threads' locks may be held for ever."""
     global _registry_lock  # noqa: PLW0603 - there is one registry
     _registry_lock = threading.RLock()
-    for local in _all:
-        local.forget_parent()
+    for one in list(_all):
+        one.forget_parent()
 
 
 os.register_at_fork(after_in_child=_forget_parent)

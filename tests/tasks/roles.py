@@ -5,11 +5,15 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
+from collections.abc import Callable
 from typing import Any
 
 from tests.support.children import Parent
 from tests.support.waiting import WAIT_S, eventually
-from ulak import App, State
+from ulak import App, Queue, State
+from ulak.clock import SYSTEM
+from ulak.home import Home
+from ulak.local import clock_for, local_store
 from ulak.testing import ManualClock
 from ulak.unserved import Unserved
 
@@ -56,6 +60,31 @@ def forks_beside_a_watcher(parent: Parent) -> None:
         before = watchers()
         unserved.note("mail", 2)
         parent.say("watchers in the child", [before, watchers()])
+
+    _in_a_fork(look)
+
+
+def forks_while_it_opens(parent: Parent, url: str) -> None:
+    """Forks while a thread is in the midst of opening an App and a queue; uses both in the child."""
+    app, inside = App(url), threading.Semaphore(0)
+    work = define(app)
+    queue = Queue(url, "plain")
+    pid, find = os.getpid(), queue._find_store
+
+    def slow(make: Callable[..., Any], *args: Any) -> Any:
+        if os.getpid() == pid:
+            inside.release()
+            threading.Event().wait()
+        return make(*args)
+
+    Home.stand_in = lambda host: slow(local_store, host.url, MACHINE)
+    queue.found_by(lambda: slow(find))
+    for use in (lambda: work.enqueue("x"), lambda: queue.enqueue(b"x")):
+        threading.Thread(target=use, daemon=True).start()
+        inside.acquire()
+
+    def look() -> None:
+        parent.say("ids", [work.enqueue("x").id, queue.enqueue(b"x"), len(app.queue("default").jobs())])
 
     _in_a_fork(look)
 
