@@ -56,6 +56,12 @@ class Plan(msgspec.Struct, frozen=True):
     timeout_s: float | None = None
     connection: object | None = None
 
+    def or_else(self, other: Plan) -> Plan:
+        """This one, with the other's connection and timeout where it has none."""
+        timeout_s = other.timeout_s if self.timeout_s is None else self.timeout_s
+        connection = other.connection if self.connection is None else self.connection
+        return Plan(self.queue, self.draft, self.spec, timeout_s, connection)
+
     def put(self, handle: TaskQueue, drafts: list[Draft]) -> Flow[list[int]]:
         """Store jobs so."""
         return handle.put(drafts, timeout_s=self.timeout_s, connection=self.connection)
@@ -111,7 +117,7 @@ class Calls(Generic[P, R]):
         """Store up to 100,000 calls of this task, all or none, in one step; waits for room for all of them.
 
         calls: made by `call`, with options of their own where they come from `using(...).call`; all into one
-        queue. Raises as `enqueue`.
+        queue, with one connection and one timeout, if any. Raises as `enqueue`.
         """
         batch = self._batch(calls)
         return self._many(batch, self._core.home.run(batch.queue, batch.put)) if batch.drafts else []
@@ -196,18 +202,22 @@ class Calls(Generic[P, R]):
             if type(call) is not Call or call._task != self._core.name:  # noqa: SLF001 - the same module
                 kind = f"of {call._task}" if type(call) is Call else type(call).__name__  # noqa: SLF001
                 raise ArgumentError(f"{name}: calls[{number}] is {kind}, not {self._core.name}.call(...)")
-        queues = {call._plan.queue for call in given} or {self.queue}  # noqa: SLF001
-        if len(queues) > 1:
+        # What a call does not say is as this says it.
+        plans = [call._plan.or_else(self._plan) for call in given] or [self._plan]  # noqa: SLF001
+        if len(queues := {plan.queue for plan in plans}) > 1:
             raise ArgumentError(f"{name} stores all or none, in one queue; these are for {sorted(queues)}")
+        connections, timeouts = {id(plan.connection) for plan in plans}, {plan.timeout_s for plan in plans}
+        for option, given_ones in (("connection", connections), ("timeout", timeouts)):
+            if len(given_ones) > 1:
+                raise ArgumentError(f"{name} stores all or none, so with one {option}=; these differ in it")
         drafts = [msgspec.structs.replace(call._plan.draft, payload=call._body) for call in given]  # noqa: SLF001
-        plan = msgspec.structs.replace(self._plan, queue=queues.pop())
-        if plan.connection is not None:
-            self._core.home.queue_of(plan.queue).check_joinable()
-        return Batch(plan, drafts)
+        if plans[0].connection is not None:
+            self._core.home.queue_of(plans[0].queue).check_joinable()
+        return Batch(plans[0], drafts)
 
 
 class Batch(msgspec.Struct, frozen=True):
-    """Several calls that are stored together. plan: how; their own options are in the drafts."""
+    """Several calls that are stored together. plan: how; what may differ is in the drafts."""
 
     plan: Plan
     drafts: list[Draft]

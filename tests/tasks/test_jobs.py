@@ -618,6 +618,62 @@ def test_settings_of_an_app_are_stored_with_its_queues(make_app: MakeApp) -> Non
     assert lease.lease_s == 7
 
 
+def test_many_calls_are_part_of_the_callers_transaction_as_each_of_them_would_be(tmp_path) -> None:
+    path = tmp_path / "jobs.db"
+    heard: list[object] = []
+    with App(f"sqlite:///{path}") as app:
+        f = app.task(name="f")(lambda n: None)
+        app.on(heard.append)
+        mine = sqlite3.connect(path, isolation_level=None)
+        joined = f.using(connection=mine)
+        mine.execute("BEGIN IMMEDIATE")
+        f.enqueue_many([joined.call(1), joined.using(priority=3).call(2)])
+        joined.enqueue_many([f.call(3)])
+        asyncio.run(f.aenqueue_many([joined.call(4)]))
+        mine.execute("ROLLBACK")
+        assert app.queue("default").counts().total == 0
+        mine.execute("BEGIN IMMEDIATE")
+        jobs = f.enqueue_many([joined.call(n) for n in range(2)])
+        mine.execute("COMMIT")
+        assert [job.info().payload for job in jobs] == [{"n": 0}, {"n": 1}]
+        # What is part of a transaction may never be.
+        assert heard == []
+        other = sqlite3.connect(path, isolation_level=None)
+        for calls in ([joined.call(1), f.call(2)], [joined.call(1), f.using(connection=other).call(2)]):
+            with pytest.raises(ArgumentError, match="or none, so with one connection="):
+                f.enqueue_many(calls)
+        assert app.queue("default").counts().total == 2
+        mine.close()
+        other.close()
+
+
+def test_many_calls_that_join_a_transaction_need_an_open_queue(tmp_path) -> None:
+    path = tmp_path / "jobs.db"
+    App(f"sqlite:///{path}").open().close()
+    app, mine = App(f"sqlite:///{path}"), sqlite3.connect(path, isolation_level=None)
+    f = app.task(name="f")(lambda: None)
+    mine.execute("BEGIN IMMEDIATE")
+    with pytest.raises(ArgumentError, match="connection= needs queue 'default' to be open"):
+        f.enqueue_many([f.using(connection=mine).call()])
+    mine.close()
+    app.close()
+
+
+def test_many_calls_wait_as_long_as_each_of_them_would(make_app: MakeApp) -> None:
+    app = make_app(queues={"default": 1})
+    f = app.task(name="f")(lambda: None)
+    f.enqueue()
+    for patience in (f.using(timeout=0), f.using(timeout=timedelta(0))):
+        with pytest.raises(QueueFull):
+            f.enqueue_many([patience.call()])
+        with pytest.raises(QueueFull):
+            patience.enqueue_many([f.call()])
+    with pytest.raises(ArgumentError, match="or none, so with one timeout="):
+        f.enqueue_many([f.using(timeout=0).call(), f.using(timeout=1).call()])
+    with pytest.raises(ArgumentError, match="or none, so with one timeout="):
+        f.enqueue_many([f.using(timeout=0).call(), f.call()])
+
+
 def test_l13_an_enqueue_is_part_of_the_callers_transaction(tmp_path) -> None:
     path = tmp_path / "jobs.db"
     app = App(f"sqlite:///{path}")
