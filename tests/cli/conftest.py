@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.command import Done, Run
-from tests.cli.working import caller, folder, gate, python, work  # noqa: F401 - fixtures
+from tests.cli.working import caller, folder, gate, python, refused, work  # noqa: F401 - fixtures
 from ulak.cli import main
 
 

@@ -6,17 +6,14 @@ import contextlib
 import signal
 import sqlite3
 import sys
-from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.cli.command import COMMAND
 from tests.cli.working import HELLO, SIGNALS, Python, Work, jobs
 from tests.support.commands import running
 from tests.support.waiting import eventually
 from ulak import State
-from ulak.cli import main
 from ulak.cli.work import queues
 
 
@@ -181,76 +178,6 @@ def test_the_log_takes_the_form_that_is_asked_for(work: Work, python: Python) ->
     assert any('"task": "hello.fail"' in line for line in worker.err.rest())
 
 
-# What it refuses, in this process
-
-
-@pytest.fixture
-def refused(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> Iterator[Callable[..., tuple[int, list[str]]]]:
-    """Runs `ulak work ARGS`; its exit status, and its lines on stderr, of which there are at most six."""
-    from tests.support.modules import forgotten
-
-    monkeypatch.chdir(folder)
-    monkeypatch.setattr(sys, "path", sys.path.copy())
-
-    def go(*args: str, hello: str = HELLO) -> tuple[int, list[str]]:
-        (folder / "hello.py").write_text(hello)
-        status = main(["work", *args])
-        lines = capsys.readouterr().err.splitlines()
-        assert len(lines) <= 6
-        return status, lines
-
-    with forgotten(folder):
-        yield go
-
-
-Refused = Callable[..., tuple[int, list[str]]]
-
-
-def test_a_store_in_memory_is_refused_in_one_line(refused: Refused) -> None:
-    status, lines = refused("hello:app", "--drain", hello=HELLO.replace("sqlite:///jobs.db", "memory://"))
-    assert status == 2
-    assert lines == [
-        (
-            "error U302: hello:app is on memory://, and what is in memory only its own process sees: give "
-            '--url sqlite:///jobs.db, or let that process work: "with app.workers():"'
-        )
-    ]
-
-
-def test_an_app_without_tasks_is_refused(refused: Refused) -> None:
-    status, lines = refused("hello:app", hello='from ulak import App\napp = App("sqlite:///jobs.db")')
-    assert (status, lines[0]) == (2, "error U302: hello:app has no tasks, so every job would have to be held")
-
-
-def test_a_queue_that_the_app_does_not_have_is_refused_with_the_nearest(refused: Refused) -> None:
-    status, lines = refused("hello:app", "--queues", "mial")
-    assert status == 2
-    assert "'mail'" in lines[0]
-
-
-def test_a_module_that_raises_is_told_without_a_traceback(refused: Refused) -> None:
-    status, lines = refused("hello:app", hello="1 / 0")
-    assert (status, lines[0]) == (
-        2,
-        "error U302: importing hello raised ZeroDivisionError: division by zero",
-    )
-
-
-def test_with_v_the_traceback_comes_too(folder: Path) -> None:
-    (folder / "hello.py").write_text("1 / 0")
-    with running(*COMMAND, "work", "hello:app", "-v", folder=folder) as command:
-        assert command.ended() == 2
-        assert "Traceback (most recent call last):" in command.err.rest()
-
-
-def test_a_file_that_is_no_store_is_told_with_its_own_status(refused: Refused, folder: Path) -> None:
-    (folder / "jobs.db").write_text("a letter, not a database" * 100)
-    status, lines = refused("hello:app")
-    assert (status, "jobs.db" in lines[0]) == (69, True)
-
-
 @pytest.mark.parametrize(
     ("text", "read"),
     [
@@ -261,23 +188,6 @@ def test_a_file_that_is_no_store_is_told_with_its_own_status(refused: Refused, f
 )
 def test_queues_are_read_in_order_with_their_weights(text: str, read: dict[str, int | None]) -> None:
     assert list(queues(text).items()) == list(read.items())
-
-
-@pytest.mark.parametrize(
-    ("text", "why"),
-    [
-        ("", "a queue without a name; write mail,default or mail=3,default=1"),
-        ("mail,", "a queue without a name; write mail,default or mail=3,default=1"),
-        ("mail,mail", "queue 'mail' twice; write mail,default or mail=3,default=1"),
-        ("mail=0", "'0' is not a whole number from 1 to 1,000"),
-        ("mail=x", "'x' is not a whole number from 1 to 1,000"),
-    ],
-)
-def test_queues_that_cannot_be_are_told(refused: Refused, text: str, why: str) -> None:
-    assert refused("hello:app", "--queues", text) == (
-        2,
-        [f"error U302: --queues: {why}", "  see ulak work --help"],
-    )
 
 
 @pytest.mark.parametrize("processes", [(), ("--processes", "2")], ids=["alone", "fleet"])

@@ -13,7 +13,9 @@ import pytest
 from tests.cli.command import COMMAND
 from tests.support.commands import Command, running
 from tests.support.doors import Door, door
+from tests.support.modules import forgotten
 from ulak import App, JobInfo, Queue
+from ulak.cli import main
 
 HELLO = r"""
 import os
@@ -150,3 +152,29 @@ def python(folder: Path) -> Python:
 def jobs(folder: Path, queue: str = "default") -> list[JobInfo]:
     with Queue(f"sqlite:///{folder}/jobs.db", queue) as q:
         return q.jobs()
+
+
+Refused = Callable[..., tuple[int, list[str]]]
+
+
+@pytest.fixture
+def refused(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Iterator[Refused]:
+    """Runs `ulak work ARGS` in this process; its exit status, and what it says on stderr.
+
+    That is at most six lines, and no traceback.
+    """
+    monkeypatch.chdir(folder)
+    monkeypatch.setattr(sys, "path", sys.path.copy())
+
+    def go(*args: str, hello: str = HELLO) -> tuple[int, list[str]]:
+        (folder / "hello.py").write_text(hello)
+        status = main(["work", *args])
+        lines = capsys.readouterr().err.splitlines()
+        assert len(lines) <= 6
+        assert "Traceback" not in "".join(lines)
+        return status, lines
+
+    with forgotten(folder):
+        yield go

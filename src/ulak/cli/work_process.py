@@ -9,7 +9,7 @@ import io
 import os
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from queue import SimpleQueue
@@ -22,7 +22,7 @@ from ulak.cli.stops import Deadline, Stopped, Stops, end_in, next_note
 from ulak.cli.work_limits import Look, Sources
 from ulak.clock import SYSTEM
 from ulak.durations import SECONDS_MAX
-from ulak.errors import ConfigError
+from ulak.errors import ConfigError, UlakError
 
 if TYPE_CHECKING:
     from ulak.app import App
@@ -100,7 +100,6 @@ class Worker:
             try:
                 with stops.breaking_off():
                     app, found_at = self._load()
-                    app.open()
                     looks = self._looks()
             except Stopped:
                 return 0
@@ -117,7 +116,8 @@ class Worker:
         args = self._args
         app, found_at = locate(args.app)
         if args.url is not None:
-            app.url = args.url
+            with _set_by("--url on the command line"):
+                app.url = args.url
         if app.url.startswith("memory:"):
             raise ConfigError(
                 f"{args.app} is on {app.url}, and what is in memory only its own process sees: "
@@ -128,6 +128,12 @@ class Worker:
                 f"{args.app} has no tasks, so every job would have to be held\n"
                 "  name a module that imports those which define them"
             )
+        with _set_by("--queues on the command line"):
+            for name in args.queues or ():
+                app.queue(name)
+        made = f"App(...), where {args.app} is made"
+        with _set_by(made if args.url is None else "--url on the command line"):
+            app.open()
         return app, found_at
 
     def _looks(self) -> list[tuple[Look, float]]:
@@ -149,15 +155,16 @@ class Worker:
 
     def _serve(self, app: App, found_at: str, looks: list[tuple[Look, float]], named: logs.Naming) -> Pool:
         args = self._args
-        pool = app.workers(
-            args.concurrency,
-            queues=args.queues,
-            # Whoever ends it says how long that may take; after the last of --max-jobs, as long as it takes.
-            grace=SECONDS_MAX,
-            max_jobs=args.max_jobs,
-            executor=args.executor,
-            target=found_at if args.executor == "process" else None,
-        )
+        with _set_by("--executor on the command line, or the lack of it"):
+            pool = app.workers(
+                args.concurrency,
+                queues=args.queues,
+                # Whoever ends it says how long that may take; after the last of --max-jobs, for ever.
+                grace=SECONDS_MAX,
+                max_jobs=args.max_jobs,
+                executor=args.executor,
+                target=found_at if args.executor == "process" else None,
+            )
         # Nobody asks whose line it is where there is one process; a program that reads it may.
         if self._front.is_one_of_several or args.log_format != "console":
             named(pool.worker)
@@ -230,6 +237,15 @@ class Worker:
 
         _in_a_thread(end)
         return 1
+
+
+@contextlib.contextmanager
+def _set_by(where: str) -> Iterator[None]:
+    """While inside, what is refused is told with where it was set."""
+    try:
+        yield
+    except UlakError as error:
+        raise type(error)(f"{error.args[0]}\n  set by {where}") from error
 
 
 def _in_a_thread(act: Callable[[], None]) -> None:
