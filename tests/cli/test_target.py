@@ -157,6 +157,7 @@ def test_a_module_with_nothing_near_says_where_it_was_looked_for(write: Write, t
     assert refused("hello:app") == [
         f"there is no module 'hello' in {tmp_path} or elsewhere on Python's path",
         "  go to the directory that has it, or give its path: path/to/file.py:app",
+        "  a relative path in sqlite:///jobs.db belongs to the directory you are in then",
         "  set by 'hello:app' on the command line",
     ]
 
@@ -173,8 +174,26 @@ def test_a_file_that_is_not_there_is_told_the_nearest_one(write: Write, tmp_path
 def test_a_file_called_like_a_loaded_module_is_refused(write: Write) -> None:
     write("queue.py")
     first, fix = refused("queue.py:app")
-    assert first.startswith("queue.py cannot be imported: 'queue' is the name of another module (")
+    assert first.startswith("queue.py cannot be imported: 'queue' is the name of a module of Python's own (")
     assert fix == "  rename the file"
+
+
+def test_a_module_that_is_hidden_by_one_of_pythons_own_is_refused(write: Write) -> None:
+    write("types.py")
+    for target in ("types:app", "types"):
+        first, fix = refused(target)
+        assert first.startswith(
+            "types.py cannot be imported: 'types' is the name of a module of Python's own ("
+        )
+        assert fix == "  rename the file"
+
+
+def test_a_file_that_hides_one_of_pythons_modules_is_named_where_an_import_fails(write: Write) -> None:
+    write("stringprep.py", "mine = 1")
+    write("hello.py", "import stringprep\nstringprep.in_table_a1")
+    lines = refused("hello:app")
+    assert lines[0].startswith("importing hello raised AttributeError: module 'stringprep' has no attribute")
+    assert lines[2] == "  stringprep.py hides a module of Python's own: rename it"
 
 
 def test_a_file_whose_name_has_a_dot_is_refused(write: Write) -> None:

@@ -34,10 +34,10 @@ def test_tasks_of_a_script_have_the_same_names_in_a_worker(work: Work, folder: P
         assert command.out.next() == "welcome ada"
 
 
-def test_it_says_what_it_works_on(work: Work) -> None:
+def test_it_says_what_it_works_on(work: Work, folder: Path) -> None:
     worker = work("hello:app", "--concurrency", "3", ready=False)
     assert worker.err.next() == (
-        "ulak works on sqlite:///jobs.db: tasks hello.welcome, hello.awelcome, hello.send, hello.hold, "
+        f"ulak works on {folder}/jobs.db: tasks hello.welcome, hello.awelcome, hello.send, hello.hold, "
         "hello.stand, and 3 more; queues default, mail; concurrency 3"
     )
 
@@ -167,8 +167,21 @@ def test_a_queue_that_is_not_named_is_left_alone(work: Work, python: Python, fol
 
 def test_another_store_than_the_apps_own_may_be_named(work: Work, folder: Path) -> None:
     worker = work("hello:app", "--url", "sqlite:///other.db", ready=False)
-    assert worker.err.next().startswith("ulak works on sqlite:///other.db: ")
+    assert worker.err.next().startswith(f"ulak works on {folder}/other.db: ")
     assert not (folder / "jobs.db").exists()
+
+
+def test_the_store_that_the_other_commands_look_into_is_not_worked_on_in_silence(
+    work: Work, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A program that enqueues does not know of it, so its jobs would never be run."""
+    for named, said in (
+        ("sqlite:///other.db", "(and not on ULAK_URL's, sqlite:///other.db; --url is for that): tasks"),
+        (f"sqlite:///{folder}/jobs.db", f"ulak works on {folder}/jobs.db: tasks "),
+    ):
+        monkeypatch.setenv("ULAK_URL", named)
+        assert said in work("hello:app", ready=False).err.next()
+    assert not (folder / "other.db").exists()
 
 
 def test_the_log_takes_the_form_that_is_asked_for(work: Work, python: Python) -> None:

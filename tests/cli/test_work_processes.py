@@ -27,10 +27,10 @@ def all_work(worker: Command, count: int) -> list[int]:
     return children_of(worker.pid)
 
 
-def test_so_many_processes_run_jobs(work: Work, caller: Caller, gate: Door) -> None:
+def test_so_many_processes_run_jobs(work: Work, caller: Caller, gate: Door, folder: Path) -> None:
     worker = work("hello:app", "--processes", "3", "--concurrency", "1", ready=False)
     assert worker.err.next() == (
-        "ulak works on sqlite:///jobs.db: tasks hello.welcome, hello.awelcome, hello.send, hello.hold, "
+        f"ulak works on {folder}/jobs.db: tasks hello.welcome, hello.awelcome, hello.send, hello.hold, "
         "hello.stand, and 3 more; queues default, mail; concurrency 1; processes 3"
     )
     standing = [caller.stand.enqueue(gate.place) for _ in range(3)]

@@ -181,12 +181,22 @@ FIRST_CONTACT = {
     ),
     # The store
     "a store in memory": Case(
+        "hello:app",
+        [
+            "error U302: hello:app is on memory://, and what is in memory only its own process sees",
+            # Not --url alone: the program that enqueues would still do so in memory.
+            (
+                '  write App("sqlite:///jobs.db"), so that the program that enqueues is on it too; or let that '
+                'one work: "with app.workers():"'
+            ),
+        ],
+        hello=HELLO.replace("sqlite:///jobs.db", "memory://"),
+    ),
+    "a store in memory, by --url": Case(
         "hello:app --url memory://",
         [
-            (
-                "error U302: hello:app is on memory://, and what is in memory only its own process sees: give "
-                '--url sqlite:///jobs.db, or let that process work: "with app.workers():"'
-            )
+            "error U302: hello:app is on memory://, and what is in memory only its own process sees",
+            "  name a file: --url sqlite:///jobs.db",
         ],
     ),
     "a URL without a scheme": Case(

@@ -43,6 +43,7 @@ def locate(target: str) -> tuple[App, str]:
     _put_on_path(Path.cwd())
     if file is None:
         module = _imported(place, target)
+        _refuse_hidden(module, place)
     else:
         module = _imported(_name_of(file, target), target)
         _refuse_another(module, file)
@@ -85,15 +86,28 @@ def _imported(name: str, target: str) -> ModuleType:
         raise ConfigError(_broken(name, error, target)) from error
 
 
+def _refuse_hidden(module: ModuleType, place: str) -> None:
+    """A module of the current directory that has the name of another one, as types.py has, is not found."""
+    file = Path.cwd().joinpath(*place.split(".")).with_suffix(".py")
+    found = getattr(module, "__file__", None)
+    if file.is_file() and (found is None or not Path(found).is_relative_to(Path.cwd())):
+        _refuse_another(module, file)
+
+
 def _refuse_another(module: ModuleType, file: Path) -> None:
     """A file that is called like a module which is loaded already, such as queue.py, is not the one meant."""
     found = getattr(module, "__file__", None)
     if found is None or not file.samefile(found):
-        where = found or "built into Python"
+        whose = "a module of Python's own" if _is_of_python(module.__name__) else "another module"
+        where = found or "built in"
         raise ConfigError(
-            f"{file} cannot be imported: {module.__name__!r} is the name of another module ({where})\n"
+            f"{_short(str(file))} cannot be imported: {module.__name__!r} is the name of {whose} ({where})\n"
             f"  rename the file"
         )
+
+
+def _is_of_python(name: str) -> bool:
+    return name.partition(".")[0] in sys.stdlib_module_names
 
 
 def _only(module: ModuleType, target: str) -> str:
@@ -160,7 +174,10 @@ def _no_module(name: str, missing: str, target: str) -> str:
         right = ".".join(part for part in (parent, near[0]) if part) + name.removeprefix(missing)
         hint = f"; did you mean {right}{target.removeprefix(name)}?"
     else:
-        hint = "\n  go to the directory that has it, or give its path: path/to/file.py:app"
+        hint = (
+            "\n  go to the directory that has it, or give its path: path/to/file.py:app"
+            "\n  a relative path in sqlite:///jobs.db belongs to the directory you are in then"
+        )
     return f"there is no module {name!r} in {folder} or elsewhere on Python's path{hint}\n  {_set_by(target)}"
 
 
@@ -187,11 +204,22 @@ def _broken(name: str, error: BaseException, target: str) -> str:
     text = [_cut(line.strip()) for line in shown.text.splitlines()[:_TEXT_LINES_MAX]] or [""]
     lines = [f"importing {name} raised {shown.type}: {text[0]}".rstrip(": "), *text[1:]]
     lines.append(f"at {_place_of(error)}; -v shows the whole traceback")
+    if (hiding := _hiding()) is not None:
+        lines.append(f"{hiding} hides a module of Python's own: rename it")
     if isinstance(error, ModuleNotFoundError):
         lines.append(f"is that installed for {sys.executable}?")
     elif isinstance(error, SystemExit):
         lines.append('put what only a script does under: if __name__ == "__main__":')
     return "\n  ".join([*lines, _set_by(target)])
+
+
+def _hiding() -> str | None:
+    """A file of the current directory that was imported in the place of one of Python's own modules."""
+    for name in _modules_in(Path.cwd()):
+        found = getattr(sys.modules.get(name), "__file__", None)
+        if _is_of_python(name) and found is not None and Path(found).is_relative_to(Path.cwd()):
+            return _short(found)
+    return None
 
 
 def _place_of(error: BaseException) -> str:

@@ -36,6 +36,11 @@ LINGER_S = 10.0
 """How long what else runs in it may keep a process that has ended by itself."""
 
 _TASKS_SHOWN = 5
+# Not by --url: the program that enqueues would still do so in memory.
+_PUT_ON_A_FILE = (
+    'write App("sqlite:///jobs.db"), so that the program that enqueues is on it too; or let that one work: '
+    '"with app.workers():"'
+)
 
 
 class Leave(NamedTuple):
@@ -120,8 +125,8 @@ class Worker:
                 app.url = args.url
         if app.url.startswith("memory:"):
             raise ConfigError(
-                f"{args.app} is on {app.url}, and what is in memory only its own process sees: "
-                'give --url sqlite:///jobs.db, or let that process work: "with app.workers():"'
+                f"{args.app} is on {app.url}, and what is in memory only its own process sees\n  "
+                + (_PUT_ON_A_FILE if args.url is None else "name a file: --url sqlite:///jobs.db")
             )
         if not app.tasks:
             raise ConfigError(
@@ -267,14 +272,27 @@ def _see_off(pool: Pool, *, in_a_hurry: bool) -> None:
 
 
 def _started(args: argparse.Namespace, app: App) -> str:
-    from ulak.local import masked
+    from ulak.local import place_of
 
-    names = list(app.tasks)
+    names, store = list(app.tasks), place_of(app.url) + _other_store(args, app)
     more = f", and {len(names) - _TASKS_SHOWN} more" if len(names) > _TASKS_SHOWN else ""
     served = args.queues or dict.fromkeys(app.queues)
     shown = ", ".join(name if weight is None else f"{name}={weight}" for name, weight in served.items())
     executor = f"; executor {args.executor}" if args.executor is not None else ""
     return visible(
-        f"ulak works on {masked(app.url)}: tasks {', '.join(names[:_TASKS_SHOWN])}{more}; queues {shown}; "
+        f"ulak works on {store}: tasks {', '.join(names[:_TASKS_SHOWN])}{more}; queues {shown}; "
         f"concurrency {args.concurrency}{executor}"
     )
+
+
+def _other_store(args: argparse.Namespace, app: App) -> str:
+    """What is said where the environment names another store, which the other commands look into."""
+    given = os.environ.get("ULAK_URL")
+    if not given or args.url is not None:
+        return ""
+    from ulak.local import check_url, masked, place_of
+
+    with contextlib.suppress(ConfigError):  # a store that cannot be: the other commands will say why
+        if place_of(check_url(given)) == place_of(app.url):
+            return ""
+    return f", its App's own store (and not on ULAK_URL's, {masked(given)}; --url is for that)"
