@@ -77,7 +77,7 @@ def forks_while_it_opens(parent: Parent, url: str) -> None:
             threading.Event().wait()
         return make(*args)
 
-    Home.stand_in = lambda host: slow(local_store, host.url, MACHINE)
+    Home.stand_in = lambda host: slow(local_store, host.url, clock_for(url, SYSTEM))
     queue.found_by(lambda: slow(find))
     for use in (lambda: work.enqueue("x"), lambda: queue.enqueue(b"x")):
         threading.Thread(target=use, daemon=True).start()
