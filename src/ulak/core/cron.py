@@ -161,8 +161,10 @@ class Cron(msgspec.Struct, frozen=True):
 
     def _wall_ticks(self, at: int) -> Iterator[float]:
         """Each matching time of the wall clock once: at the first moment that shows it or a later one."""
-        for wall in CronSim(self._fields, _wall_time(at + self._offset_s(at))):
-            tick = self._first_moment(wall)
+        # There is always a next one: dates that never come are refused, and `after` stops before dates end.
+        walls = CronSim(self._fields, _wall_time(at + self._offset_s(at)))
+        while True:
+            tick = self._first_moment(next(walls))
             # In the second pass of an hour that is shown twice, and where several times fall into a gap.
             if tick > at:
                 yield float(tick)
@@ -182,16 +184,14 @@ class Cron(msgspec.Struct, frozen=True):
         """Every moment whose local time matches."""
         offset_s = self._offset_s(at)
         while True:
-            change = None
-            for wall in CronSim(self._fields, _wall_time(at + offset_s)):
-                tick = (wall - _EPOCH) // _SECOND - offset_s
+            walls = CronSim(self._fields, _wall_time(at + offset_s))
+            while True:
+                tick = (next(walls) - _EPOCH) // _SECOND - offset_s
                 change = self._change(offset_s, at, tick)
                 if change is not None:
                     break
                 yield float(tick)
                 at = tick
-            if change is None:
-                return
             # From the change on with the new offset, as if it had been so a second before.
             at, offset_s = change - 1, self._offset_s(change)
 
