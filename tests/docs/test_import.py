@@ -16,9 +16,7 @@ print(ulak.App.__module__, "ulak.app" in sys.modules)
 
 
 def test_an_import_loads_no_tasks_and_no_stores_that_nobody_asked_for() -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", LOOK], capture_output=True, text=True, check=True
-    )
+    done = subprocess.run([sys.executable, "-c", LOOK], capture_output=True, text=True, check=True)
     assert done.stdout == "[]\nulak.app True\n"
 
 
