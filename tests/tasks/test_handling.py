@@ -576,6 +576,76 @@ def test_what_goes_around_may_fail_a_job_or_swallow_its_failure(make_app: MakeAp
     assert other.info().error.text == "no tenant"
 
 
+@pytest.mark.parametrize("error", [*BEYOND, StopIteration(3), StopAsyncIteration(), RuntimeError()])
+def test_whatever_a_task_raises_goes_through_what_is_around_it(app: App, style: str, error) -> None:
+    seen: list[BaseException] = []
+
+    @app.around
+    def look(job: Context) -> Iterator[None]:
+        try:
+            yield
+        except BaseException as raised:
+            seen.append(raised)
+            raise
+
+    def work() -> None:
+        raise error
+
+    # A coroutine cannot raise it: Python makes another error of it.
+    is_stop = type(error) is StopIteration and style == "async def"
+    job = outcome(app, work, style, max_attempts=2)
+    assert job.info().error.type == ("RuntimeError" if is_stop else type(error).__name__)
+    assert len(seen) == 2
+
+
+@pytest.mark.parametrize("ends_by", ["return", "raise"])
+def test_a_time_out_that_is_swallowed_is_a_time_out_all_the_same(
+    timed: MakeApp, clock: ManualClock, style: str, ends_by: str
+) -> None:
+    app = timed()
+    app.around(lambda job: contextlib.suppress(Exception))
+
+    @app.around
+    def no_matter(job: Context) -> Iterator[None]:
+        with contextlib.suppress(Exception):
+            yield
+
+    def late() -> int:
+        clock.advance(6)
+        if ends_by == "raise":
+            raise RuntimeError
+        return 3
+
+    function = late if style == "def" else awaiting(late)
+    job = app.task(name="t", timeout=5, max_attempts=1)(function).enqueue()
+    with app.workers(1) as pool:
+        eventually(lambda: job.status() is State.DEAD, clock=clock)
+        pool.shutdown(0)
+    assert causes(job.info()) == ["timeout"]
+    error = job.info().error
+    assert (error.type, error.text) == ("TimeoutError", "the job ran longer than the task's timeout of 5 s")
+
+
+def test_an_async_task_that_is_stopped_has_failed_also_where_that_is_swallowed(app: App) -> None:
+    app.around(lambda job: contextlib.suppress(Exception))
+
+    async def forever() -> None:
+        await asyncio.Event().wait()
+
+    job = app.task(name="t", timeout=0.02, max_attempts=1)(forever).enqueue()
+    run_all(app)
+    assert causes(job.info()) == ["timeout"]
+
+
+def test_a_failure_in_time_that_is_swallowed_is_a_success(app: App, style: str) -> None:
+    app.around(lambda job: contextlib.suppress(ValueError))
+
+    def work() -> None:
+        raise ValueError
+
+    assert outcome(app, work, style, timeout=60).status() is State.SUCCEEDED
+
+
 def test_what_cannot_go_around_is_refused(app: App) -> None:
     async def one(job: Context) -> None: ...
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from types import CoroutineType
 from typing import Any, Protocol, TypeAlias
@@ -120,20 +120,15 @@ class TaskHandler:
             return rules.give_back(Cause.SHUTDOWN)
 
     def _run(self, task: Runnable, lease: Lease, context: Context, called: Arguments) -> Ending:
-        args, kwargs = called
         if task.timeout_s is not None:
             self._limit(context, task.timeout_s)
         set_current(context)
         try:
             if not self._arounds:
-                return _finished(task, context, self._call(task, args, kwargs))
-            # What stands if one of them swallows what was raised.
-            ending: Ending = DONE
-            with contextlib.ExitStack() as stack:
-                for around in self._arounds:
-                    stack.enter_context(around(context))
-                ending = _finished(task, context, self._call(task, args, kwargs))
-            return ending  # noqa: RET504, TRY300 - only what swallows exceptions gets here without it
+                return _finished(task, context, self._call(task, called))
+            with self._around(context) as endings:
+                endings.append(_finished(task, context, self._call(task, called)))
+            return endings[0]
         except LoopGone:
             raise
         except BaseException as error:  # noqa: BLE001 - a task may raise anything; only the pool stops workers
@@ -164,9 +159,11 @@ class TaskHandler:
             self._limit(context, task.timeout_s)
         set_current(context)
         try:
-            if task.timeout_s is None and not self._arounds:
-                return _finished(task, context, await _acall(task, called))
-            return await self._arun_within(task, context, called)
+            if not self._arounds:
+                return _finished(task, context, await _acall(task, context, called))
+            with self._around(context) as endings:
+                endings.append(_finished(task, context, await _acall(task, context, called)))
+            return endings[0]
         except BaseException as error:  # noqa: BLE001 - as above
             failed = _judged(task, context, error)
             if self._is_open_to_advice(task, lease, failed):
@@ -176,25 +173,24 @@ class TaskHandler:
             context.ended = True
             set_current(None)
 
-    async def _arun_within(self, task: Runnable, context: Context, called: Arguments) -> Ending:
-        ending: Ending = DONE
+    @contextlib.contextmanager
+    def _around(self, context: Context) -> Iterator[list[Ending]]:
+        """What goes on around a job's function; inside, its ending is appended to what this gives.
+
+        If what was raised is swallowed, the job has succeeded, unless its time is over.
+        """
+        endings: list[Ending] = []
         with contextlib.ExitStack() as stack:
             for around in self._arounds:
                 stack.enter_context(around(context))
-            timer = asyncio.timeout(task.timeout_s)
-            try:
-                async with timer:
-                    result = await _acall(task, called)
-            except TimeoutError:
-                # By the loop's clock; the job's own may not have got there, or be a test's.
-                if timer.expired():
-                    context.limit(lambda: True)
-                raise
-            ending = _finished(task, context, result)
-        return ending  # noqa: RET504 - as above
+            yield endings
+        if not endings:
+            if context.timed_out:
+                raise TimeoutError
+            endings.append(DONE)
 
-    def _call(self, task: Runnable, args: tuple[Any, ...], kwargs: dict[str, Any]) -> object:
-        result: object = task.function(*args, **kwargs)
+    def _call(self, task: Runnable, called: Arguments) -> object:
+        result: object = task.function(*called[0], **called[1])
         # A def that gives a coroutine: what a decorator has made of an async def, perhaps.
         return self._loop.run(result) if isinstance(result, CoroutineType) else result
 
@@ -231,9 +227,24 @@ def _called(task: Runnable, lease: Lease, context: Context) -> Arguments | Endin
     return args, {**kwargs, parameters.context_name: context}
 
 
-async def _acall(task: Runnable, called: Arguments) -> object:
+async def _acall(task: Runnable, context: Context, called: Arguments) -> object:
+    if task.timeout_s is not None:
+        return await _acall_in_time(task, context, called)
     result: object = await task.function(*called[0], **called[1])
     return await result if isinstance(result, CoroutineType) else result
+
+
+async def _acall_in_time(task: Runnable, context: Context, called: Arguments) -> object:
+    timer = asyncio.timeout(task.timeout_s)
+    try:
+        async with timer:
+            result: object = await task.function(*called[0], **called[1])
+            return await result if isinstance(result, CoroutineType) else result
+    except TimeoutError:
+        # By the loop's clock; the job's own may not have got there, or be a test's.
+        if timer.expired():
+            context.limit(lambda: True)
+        raise
 
 
 def _finished(task: Runnable, context: Context, result: object) -> Ending:
