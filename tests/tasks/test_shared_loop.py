@@ -104,3 +104,28 @@ def test_a_shutdown_cancels_an_async_task_of_a_pool_of_threads_and_hands_its_job
     assert seen == ["started", "cancelled True"]
     assert (job.status(), job.info().attempt) == (State.READY, 0)
     assert [attempt.cause for attempt in job.info().history] == ["shutdown"]
+
+
+@pytest.mark.parametrize("is_mixed", [False, True], ids=["own loop", "shared loop"])
+def test_a_job_that_cancels_all_tasks_of_its_loop_ends_no_pool(
+    make_app: MakeApp, caplog, *, is_mixed: bool
+) -> None:
+    caplog.set_level(logging.CRITICAL, "ulak")
+    app = make_app(visibility_timeout=1.0)
+
+    @app.task(max_attempts=1)
+    async def cancels() -> None:
+        for task in asyncio.all_tasks():
+            task.cancel()
+        await asyncio.sleep(0)
+
+    @app.task(max_attempts=1)
+    async def fine() -> int:
+        return 42
+
+    if is_mixed:
+        app.task(name="thread")(lambda: None)
+    with app.workers(2) as pool:
+        assert cancels.enqueue().wait(WAIT_S) is State.DEAD
+        assert [fine.enqueue().result(WAIT_S) for _ in range(4)] == [42] * 4
+        eventually(lambda: pool.size == 2)

@@ -118,10 +118,7 @@ class LoopHands:
     def _main(self) -> None:
         # Leaving the runner cancels what handlers left running on the loop, and closes it.
         with asyncio.Runner(loop_factory=lambda: self._loop) as runner:
-            run_through(runner.get_loop(), self._loop.create_task(self._serve()))
-
-    async def _serve(self) -> None:
-        await self._all_left.wait()
+            run_through(runner.get_loop(), self._all_left)
 
     def start(self, seat: Seat) -> None:
         """Start a task for this seat."""
@@ -220,11 +217,14 @@ class LoopHands:
         self._let_loop_go()
 
 
-def run_through(loop: asyncio.AbstractEventLoop, task: asyncio.Task[None]) -> None:
-    """Run the loop until the task is done; asyncio leaves a loop when a task of it raises SystemExit."""
-    while not task.done():
+def run_through(loop: asyncio.AbstractEventLoop, end: asyncio.Event) -> None:
+    """Run the loop until this is set, whatever strikes it.
+
+    asyncio leaves a loop when a task of it raises SystemExit; and a job may cancel all tasks that there are.
+    """
+    while not end.is_set():
         try:
-            loop.run_until_complete(task)
+            loop.run_until_complete(end.wait())
         except BaseException as error:  # noqa: BLE001 - whatever struck this thread, others run on its loop
             _log.warning("a pool's event loop was struck by %s, and goes on", type(error).__name__)
 

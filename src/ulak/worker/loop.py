@@ -1,11 +1,11 @@
-"""One event loop in a thread of its own, where threads have coroutines run and wait for them."""
+"""One event loop where threads have coroutines run, and wait: the caller's, or one in a thread of its own."""
 
 from __future__ import annotations
 
 import asyncio
 import threading
 from collections.abc import Coroutine
-from concurrent.futures import CancelledError
+from concurrent.futures import CancelledError, Future
 from typing import Any, TypeVar
 
 from ulak.worker.hands import run_through
@@ -13,56 +13,95 @@ from ulak.worker.pulse import Pulse
 
 R = TypeVar("R")
 
+LOOK_S = 1.0
+"""How often whoever waits looks whether the loop is still there: one that is not says nothing."""
+
 
 class LoopGone(Exception):
     """The loop was closed before the coroutine had ended."""
 
 
+class NoLoop(Exception):
+    """No thread can be started for the loop."""
+
+
 class SharedLoop:
-    """Starts with the first coroutine. Any thread may call it."""
+    """Starts with the first coroutine, unless there is a loop that was lent. Any thread may call it."""
 
     def __init__(self, name: str) -> None:
         self._name = name
         self._lock = threading.Lock()
-        self._loop: asyncio.AbstractEventLoop | None = None
+        self._lent: asyncio.AbstractEventLoop | None = None
+        self._own: asyncio.AbstractEventLoop | None = None
         self._end: asyncio.Event | None = None
+        self._running: set[Future[Any]] = set()
         self._is_closed = False
-        self.pulse = Pulse(lambda: self._loop)
+        self.pulse = Pulse(lambda: self._lent or self._own)
+
+    def borrow(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Run coroutines on this loop, as long as it is not closed."""
+        self._lent = loop
 
     def run(self, coroutine: Coroutine[Any, Any, R]) -> R:
-        """Run a coroutine there, and wait for it. Raises LoopGone, and what it raises."""
+        """Run a coroutine there, and wait for it. Raises LoopGone, NoLoop, and what it raises."""
         with self._lock:
-            if self._is_closed:
+            try:
+                loop = self._loop_now()
+            except BaseException:
                 coroutine.close()
-                raise LoopGone
-            loop = self._loop or self._start()
+                raise
             # Inside the lock, so that closing comes before it or finds it there.
             future = asyncio.run_coroutine_threadsafe(coroutine, loop)
+            self._running.add(future)
         try:
-            return future.result()
+            return _wait(future, loop)
         except CancelledError:
             if self._is_closed:
                 raise LoopGone from None
             raise
+        finally:
+            self._running.discard(future)
+
+    def _loop_now(self) -> asyncio.AbstractEventLoop:
+        if self._is_closed:
+            raise LoopGone
+        if self._lent is not None and self._lent.is_closed():
+            self._lent = None
+        return self._lent or self._own or self._start()
 
     def _start(self) -> asyncio.AbstractEventLoop:
-        self._loop = loop = asyncio.new_event_loop()
-        self._end = asyncio.Event()
-        threading.Thread(target=self._main, args=(loop, self._end), name=self._name, daemon=True).start()
+        loop, self._end = asyncio.new_event_loop(), asyncio.Event()
+        try:
+            threading.Thread(target=self._main, args=(loop, self._end), name=self._name, daemon=True).start()
+        except RuntimeError as error:
+            loop.close()
+            raise NoLoop(str(error)) from None
+        self._own = loop
         return loop
 
     def _main(self, loop: asyncio.AbstractEventLoop, end: asyncio.Event) -> None:
         # Leaving the runner cancels what is left on the loop, and closes it.
         with asyncio.Runner(loop_factory=lambda: loop) as runner:
-            run_through(runner.get_loop(), loop.create_task(_until(end)))
+            run_through(runner.get_loop(), end)
 
     def close(self) -> None:
         """Cancel what still runs there, and end the thread; idempotent. Waits for nothing."""
         with self._lock:
             self._is_closed = True
-            if self._loop is not None and self._end is not None and not self._loop.is_closed():
-                self._loop.call_soon_threadsafe(self._end.set)
+            if self._lent is not None and not self._lent.is_closed():
+                for future in tuple(self._running):
+                    future.cancel()
+            if self._own is not None and self._end is not None and not self._own.is_closed():
+                self._own.call_soon_threadsafe(self._end.set)
 
 
-async def _until(end: asyncio.Event) -> None:
-    await end.wait()
+def _wait(future: Future[R], loop: asyncio.AbstractEventLoop) -> R:
+    while True:
+        try:
+            return future.result(LOOK_S)
+        except TimeoutError:
+            if future.done():
+                # Its own.
+                return future.result()
+            if loop.is_closed():
+                raise LoopGone from None
