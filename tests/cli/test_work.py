@@ -48,7 +48,7 @@ def test_an_idle_worker_ends_at_the_first_signal(work: Work, number: signal.Sign
     worker.signal(number)
     assert worker.ended() == 0
     assert worker.err.rest() == [
-        f"ulak stops on {number.name}: running jobs have 30.00s to finish; a second one ends it at once",
+        f"ulak stops on {number.name}: running jobs have 30.00s to finish; a second one hands them back now",
         f"ulak stopped on {number.name}: 0 jobs handed back, 0 jobs open",
     ]
 
@@ -81,7 +81,9 @@ def test_what_is_not_finished_within_the_grace_is_handed_back_unspent(
     assert (job.state, job.attempt, job.history[0].cause) == (State.READY, 0, "shutdown")
 
 
-def test_a_second_signal_ends_it_at_once(work: Work, python: Python, folder: Path) -> None:
+def test_at_a_second_signal_it_hands_back_what_runs_and_ends(
+    work: Work, python: Python, folder: Path
+) -> None:
     worker = work("hello:app")
     python("hold.enqueue()")
     assert worker.out.next() == "holding"
@@ -89,9 +91,43 @@ def test_a_second_signal_ends_it_at_once(work: Work, python: Python, folder: Pat
     worker.err.until("ulak stops on SIGTERM")
     worker.signal(signal.SIGINT)
     assert worker.ended() == 128 + signal.SIGINT
+    said = [line for line in worker.err.rest() if not line.startswith("warning")]
+    assert said == ["ulak stopped on SIGINT: 1 job handed back, 1 job open"]
+    (job,) = jobs(folder)
+    assert (job.state, job.attempt, job.history[0].cause) == (State.READY, 0, "shutdown")
+
+
+def test_at_a_second_signal_it_ends_soon_also_where_nothing_can_be_handed_back(
+    work: Work, python: Python, folder: Path
+) -> None:
+    worker = work("hello:app")
+    python("hold.enqueue()")
+    assert worker.out.next() == "holding"
+    with contextlib.closing(sqlite3.connect(folder / "jobs.db")) as other:
+        other.execute("BEGIN IMMEDIATE")
+        worker.signal(signal.SIGTERM)
+        worker.err.until("ulak stops on SIGTERM")
+        worker.signal(signal.SIGINT)
+        assert worker.ended() == 128 + signal.SIGINT
+    said = "ulak ended on SIGINT: jobs that still ran start again elsewhere, an attempt the fewer"
+    assert worker.err.rest() == [said]
     # Its lease ends with it, and the next one takes the job over.
     successor = work("hello:app")
     assert successor.out.next() == "holding"
+
+
+def test_a_third_signal_ends_it_at_once(work: Work, python: Python, folder: Path) -> None:
+    worker = work("hello:app")
+    python("hold.enqueue()")
+    assert worker.out.next() == "holding"
+    with contextlib.closing(sqlite3.connect(folder / "jobs.db")) as other:
+        other.execute("BEGIN IMMEDIATE")
+        worker.signal(signal.SIGTERM)
+        worker.err.until("ulak stops on SIGTERM")
+        worker.signal(signal.SIGTERM)
+        # Of one kind, signals that nobody has seen yet are one.
+        worker.signal(signal.SIGINT)
+        assert worker.ended() in (128 + signal.SIGTERM, 128 + signal.SIGINT)
 
 
 @SIGNALS
@@ -215,7 +251,9 @@ def test_a_worker_whose_file_was_removed_ends_with_69_and_makes_no_new_one(
         if file.is_file():
             file.unlink()
     assert worker.ended() == 69
-    first, second = worker.err.rest()[-2:]
-    assert first.startswith(f'error U205: "{folder}/jobs.db" was removed or replaced while it was open; ')
-    assert second == "  stop all programs that use it, then start them again"
+    lines = worker.err.rest()
+    (first,) = (
+        n for n, line in enumerate(lines) if line.startswith(f'error U205: "{folder}/jobs.db" was removed')
+    )
+    assert lines[first + 1] == "  stop all programs that use it, then start them again"
     assert not (folder / "jobs.db").exists()

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
+import sqlite3
 import time
 from pathlib import Path
 
@@ -100,7 +102,7 @@ def test_a_signal_is_passed_on_and_running_jobs_finish(
     guests = [gate.guest() for _ in standing]
     worker.signal(number)
     assert worker.err.next() == (
-        f"ulak stops on {number.name}: running jobs have 30.00s to finish; a second one ends it at once"
+        f"ulak stops on {number.name}: running jobs have 30.00s to finish; a second one hands them back now"
     )
     for guest in guests:
         guest.let_go("home")
@@ -137,9 +139,12 @@ def test_what_is_not_finished_within_the_grace_is_handed_back_unspent(
         assert (info.state, info.attempt, info.history[0].cause) == (State.READY, 0, "shutdown")
 
 
-def test_a_second_signal_ends_all_at_once(work: Work, caller: Caller, gate: Door) -> None:
-    worker = work("hello:app", "--processes", "2")
-    caller.stand.enqueue(gate.place)
+@pytest.mark.parametrize("more", [(), ("--drain",)], ids=["", "drain"])
+def test_at_a_second_signal_all_hand_back_what_runs_and_end(
+    work: Work, caller: Caller, gate: Door, more: tuple[str, ...]
+) -> None:
+    job = caller.stand.enqueue(gate.place)
+    worker = work("hello:app", "--processes", "2", *more, ready=False)
     guest = gate.guest()
     children = all_work(worker, 2)
     worker.signal(signal.SIGTERM)
@@ -148,6 +153,28 @@ def test_a_second_signal_ends_all_at_once(work: Work, caller: Caller, gate: Door
     assert worker.ended() == 128 + signal.SIGINT
     eventually(lambda: not any(map(is_alive, children)), SOON_S)
     assert guest.hear() == ""
+    said = [line for line in worker.err.rest() if not line.startswith("warning")]
+    assert said == ["ulak stopped on SIGINT: 1 job handed back, 1 job open"]
+    info = job.info()
+    assert (info.state, info.attempt, info.history[0].cause) == (State.READY, 0, "shutdown")
+
+
+def test_at_a_second_signal_all_end_soon_also_where_nothing_can_be_handed_back(
+    work: Work, caller: Caller, gate: Door, folder: Path
+) -> None:
+    worker = work("hello:app", "--processes", "2")
+    caller.stand.enqueue(gate.place)
+    gate.guest()
+    children = all_work(worker, 2)
+    with contextlib.closing(sqlite3.connect(folder / "jobs.db")) as other:
+        other.execute("BEGIN IMMEDIATE")
+        worker.signal(signal.SIGTERM)
+        worker.err.until("ulak stops on SIGTERM")
+        worker.signal(signal.SIGTERM)
+        assert worker.ended() == 128 + signal.SIGTERM
+        assert not any(map(is_alive, children))
+    said = "ulak ended on SIGTERM: jobs that still ran start again elsewhere, an attempt the fewer"
+    assert worker.err.rest()[-1] == said
 
 
 def test_a_process_that_is_stopped_by_hand_hands_back_and_is_replaced(

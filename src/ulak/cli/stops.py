@@ -6,11 +6,11 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from queue import Empty, SimpleQueue
 from types import FrameType, TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, NamedTuple, Self, TypeVar
 
 from ulak.clock import SYSTEM
 
@@ -42,14 +42,21 @@ def let_come() -> None:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
 
 
+class Hurry(NamedTuple):
+    """A second signal, where there is something that can still be done in a moment."""
+
+    number: int
+
+
 class Stopped(KeyboardInterrupt):
     """The first signal, where there is nothing to finish yet."""
 
 
 class Stops:
-    """While inside, the first SIGINT or SIGTERM is remembered as `number` and put into each inbox; the second
+    """While inside, the first SIGINT or SIGTERM is remembered as `number` and put into each inbox; the next
     one ends the process at once, with the status that a shell gives it.
 
+    in_a_hurry: if given, the second one is remembered as `hurry`, and put into these; the third one ends it.
     has_parent: it is that one's business when it is enough, and a second signal does nothing here: who ends
     a service may signal all of its processes, and the parent passes its own one on. Else signals that were
     held back before come now.
@@ -57,8 +64,15 @@ class Stops:
     nothing.
     """
 
-    def __init__(self, *inboxes: SimpleQueue[Any], has_parent: bool = False) -> None:
+    def __init__(
+        self,
+        *inboxes: SimpleQueue[Any],
+        in_a_hurry: Sequence[SimpleQueue[Any]] = (),
+        has_parent: bool = False,
+    ) -> None:
         self.number: int | None = None
+        self.hurry: Hurry | None = None
+        self._in_a_hurry = in_a_hurry
         self._has_parent = has_parent
         self._breaks_off = False
         # A handler runs between any two steps of the main thread, even where that holds a lock, so it may do
@@ -107,7 +121,7 @@ class Stops:
     def _on(self, number: int, _: FrameType | None) -> None:
         if self.number is not None:
             if not self._has_parent:
-                _end(128 + number)
+                self._on_another(number)
             return
         self.number = number
         for inbox in self._inboxes:
@@ -115,16 +129,24 @@ class Stops:
         if self._breaks_off:
             raise Stopped
 
+    def _on_another(self, number: int) -> None:
+        if self.hurry is not None or not self._in_a_hurry:
+            _show_cursor()
+            _end(128 + number)
+        self.hurry = Hurry(number)
+        for inbox in self._in_a_hurry:
+            inbox.put(self.hurry)
+
 
 class Deadline:
-    """Ends the process so long after a first signal, whatever still runs in it.
+    """Ends the process so long after a signal, whatever still runs in it.
 
     inbox: where `Stops` puts the signal; what waits for it is a thread that nothing else holds up. status:
     asked for then.
     """
 
     def __init__(self, after_s: float, status: Callable[[], int]) -> None:
-        self.inbox: SimpleQueue[int] = SimpleQueue()
+        self.inbox: SimpleQueue[object] = SimpleQueue()
         self._after_s = after_s
         self._status = status
         threading.Thread(target=self._wait, name="ulak-deadline", daemon=True).start()
@@ -140,9 +162,13 @@ def end_in(after_s: float, status: Callable[[], int]) -> None:
     _end(status())
 
 
-def _end(status: int) -> None:
-    """End the process without waiting for anything; only the terminal gets its cursor back."""
+def _show_cursor() -> None:
+    """Give a terminal its cursor back, which a command may have hidden."""
     for stream in (sys.stdout, sys.stderr):
         if stream is not None and stream.isatty():
             os.write(stream.fileno(), _SHOW_CURSOR)
+
+
+def _end(status: int) -> None:
+    """End the process without waiting for anything."""
     os._exit(status)

@@ -28,8 +28,9 @@ hello alone takes its only App.
 """
 _EPILOG = """
 The first Ctrl-C or SIGTERM takes no more jobs, lets the running ones finish within --grace, hands the others
-back unspent, and exits with 0, at most 2 s after the grace; a second one ends at once. A process that dies is
-replaced, with --processes, and its jobs start again elsewhere within a second.
+back unspent, and exits with 0, at most 2 s after the grace; a second one hands them back and ends within a
+second, with 130 or 143. A process that dies is replaced, with --processes, and its jobs start again elsewhere
+within a second.
 """
 
 
@@ -93,12 +94,14 @@ def run(args: argparse.Namespace) -> int:
     if args.processes is not None or args.reload:
         from ulak.cli.work_fleet import Fleet
 
-        with Stops(inbox):
+        with Stops(inbox, in_a_hurry=[inbox]):
             return Fleet(args, inbox).run()
     from ulak.cli.work_process import Worker
 
     worker = Worker(args, inbox, _Alone(args.grace))
-    with Stops(inbox, *([worker.deadline().inbox] if args.is_process else [])) as stops:
+    ends = [worker.deadline().inbox] if args.is_process else []
+    in_a_hurry = [inbox, worker.hurried().inbox] if args.is_process else [inbox]
+    with Stops(inbox, *ends, in_a_hurry=in_a_hurry) as stops:
         return worker.run(stops)
 
 
@@ -129,6 +132,12 @@ class _Alone:
     def leaves(self, why: str) -> None:
         """Say why."""
         say(f"ulak takes no more jobs: {why}", to=sys.stderr)
+
+    def breaks_off(self, number: int) -> None:
+        """Say what becomes of them."""
+        from ulak.cli.work_say import broken_off
+
+        say(broken_off(number), to=sys.stderr)
 
     def ended(self, report: Report, *, number: int | None, why: str | None) -> None:
         """Say what is left."""

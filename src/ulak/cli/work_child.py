@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import signal
 import sys
 import threading
 from pathlib import Path
@@ -15,7 +16,7 @@ from ulak import events
 from ulak.cli import read, work_limits
 from ulak.cli.explain import explained, status_of
 from ulak.cli.output import say
-from ulak.cli.stops import Stopped, Stops
+from ulak.cli.stops import Hurry, Stopped, Stops
 from ulak.cli.work_limits import Sources
 from ulak.cli.work_process import Note, Worker
 from ulak.clock import SYSTEM
@@ -41,7 +42,13 @@ def main(*argv: str) -> int:
     front = _Child(is_developing=args.reload)
     worker = Worker(args, inbox, front)
     with Stops(inbox, worker.deadline().inbox, has_parent=True) as stops:
-        front.tie = tie = Tie()
+        hurried = worker.hurried()
+
+        def hurry() -> None:
+            for each in (inbox, hurried.inbox):
+                each.put(Hurry(signal.SIGTERM))
+
+        front.tie = tie = Tie(on_hurry=hurry)
         try:
             return worker.run(stops)
         except Exception as error:  # noqa: BLE001 - whatever it is, its parent is told
@@ -110,6 +117,9 @@ class _Child:
         else:
             _log.info("this process takes no more jobs: %s", why)
         self.tie.report(Word.LEAVES)
+
+    def breaks_off(self, number: int) -> None:
+        """The parent sees it end."""
 
     def ended(self, report: Report, *, number: int | None, why: str | None) -> None:  # noqa: ARG002
         """Say what is left."""

@@ -13,6 +13,9 @@ from ulak.cli import logs, work_say
 from ulak.cli.child_command import child_command
 from ulak.cli.explain import FAILED, TRY_AGAIN, UNAVAILABLE
 from ulak.cli.output import say
+from ulak.cli.stops import Hurry
+from ulak.cli.work_process import HURRY_S
+from ulak.clock import SYSTEM
 from ulak.core.backoff import Backoff
 from ulak.worker.supervisor import GivenUp, Supervisor, Word
 
@@ -49,7 +52,7 @@ class Fleet:
         args, supervisor = self._args, self._supervisor
         with logs.shown(args.log_format, logs.level_of(args.verbose)), supervisor:
             if args.drain:
-                supervisor.finish()
+                supervisor.finish(tell=False)
             try:
                 number = self._tended()
             except GivenUp as error:
@@ -61,9 +64,16 @@ class Fleet:
                 return 0
             say(work_say.stopping(number, args.grace), to=sys.stderr)
             self._ended.clear()
-            supervisor.stop(args.grace + KILL_S)
-            say(work_say.stopped(number, _summed(self._ended)), to=sys.stderr)
-            return 0
+            supervisor.terminate()
+            hurry = self._awaited(args.grace + KILL_S)
+            is_cut = supervisor.size > 0
+            supervisor.stop(0.0)
+            if hurry is not None and is_cut:
+                say(work_say.broken_off(hurry.number), to=sys.stderr)
+            else:
+                last = number if hurry is None else hurry.number
+                say(work_say.stopped(last, _summed(self._ended)), to=sys.stderr)
+            return 0 if hurry is None else 128 + hurry.number
 
     def _tended(self) -> int | None:
         """The signal that has come; None once all have ended by themselves."""
@@ -73,6 +83,18 @@ class Fleet:
                 number: int = self._inbox.get_nowait()
                 return number
         return None
+
+    def _awaited(self, within_s: float) -> Hurry | None:
+        """Wait until all have ended, at most so long; after a second signal, which it gives, not for long."""
+        supervisor, hurry = self._supervisor, None
+        until = SYSTEM.interval() + within_s
+        while supervisor.size and (left_s := until - SYSTEM.interval()) > 0:
+            supervisor.tend(min(left_s, LOOK_S))
+            with contextlib.suppress(Empty):
+                hurry = self._inbox.get_nowait()
+                supervisor.hurry()
+                until = min(until, SYSTEM.interval() + HURRY_S)
+        return hurry
 
     def _hear(self, word: Word, value: Any) -> None:  # noqa: ANN401 - what a child says
         if word is Word.ENDED:

@@ -7,6 +7,7 @@ import atexit
 import contextlib
 import io
 import os
+import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -15,10 +16,12 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeAlias
 
+import msgspec
+
 from ulak.cli import logs, work_limits
 from ulak.cli.options import spelled_size
 from ulak.cli.output import visible
-from ulak.cli.stops import Deadline, Stopped, Stops, end_in, next_note
+from ulak.cli.stops import Deadline, Hurry, Stopped, Stops, end_in, next_note
 from ulak.cli.work_limits import Look, Sources
 from ulak.clock import SYSTEM
 from ulak.durations import SECONDS_MAX
@@ -31,6 +34,11 @@ if TYPE_CHECKING:
 
 LEAVE_S = 1.2
 """How long after its grace a process may still take to end in order."""
+
+HURRY_S = 1.0
+"""How long after a second signal it may still take to hand back what runs."""
+
+SAY_S = 0.2
 
 LINGER_S = 10.0
 """How long what else runs in it may keep a process that has ended by itself."""
@@ -50,8 +58,8 @@ class Leave(NamedTuple):
     grace_s: float
 
 
-Note: TypeAlias = "int | Leave | Report | BaseException"
-"""What wakes the process: a signal's number, a reason to leave, or how the pool ended."""
+Note: TypeAlias = "int | Hurry | Leave | Report | BaseException"
+"""What wakes the process: a signal's number, a second one, a reason to leave, or how the pool ended."""
 
 
 class Front(Protocol):
@@ -74,6 +82,9 @@ class Front(Protocol):
     def leaves(self, why: str) -> None:
         """It takes no more jobs, for a reason of its own."""
 
+    def breaks_off(self, number: int) -> None:
+        """It ends on a second signal with jobs that it could not hand back."""
+
     def ended(self, report: Report, *, number: int | None, why: str | None) -> None:
         """It has ended: on a signal, for a reason of its own, or since nothing was left."""
 
@@ -87,17 +98,33 @@ class Worker:
         self._front = front
         self._began_on = SYSTEM.calendar()
         self._holds_jobs = False
+        self._stops: Stops | None = None
 
     def deadline(self) -> Deadline:
         """What ends the process after its grace, even if it hangs; jobs that it still holds are told by 1."""
         return Deadline(self._args.grace + LEAVE_S, lambda: int(self._holds_jobs))
 
+    def hurried(self) -> Deadline:
+        """What ends the process soon after a second signal, even if it hangs."""
+        return Deadline(HURRY_S, self._broken_off)
+
+    def _broken_off(self) -> int:
+        hurry = self._stops.hurry if self._stops is not None else None
+        number = signal.SIGINT if hurry is None else hurry.number
+        if self._holds_jobs:
+            # Whoever reads it may have stopped reading.
+            saying = threading.Thread(target=self._front.breaks_off, args=(number,), daemon=True)
+            saying.start()
+            saying.join(SAY_S)
+        return 128 + number
+
     def run(self, stops: Stops) -> int:
-        """Work until a signal comes, nothing is left, or a limit is reached; 0 then.
+        """Work until a signal comes, nothing is left, or a limit is reached; 0 then, unless it was hurried.
 
         Raises what keeps it from working.
         """
         args = self._args
+        self._stops = stops
         if args.is_process and isinstance(sys.stdout, io.TextIOWrapper):
             # What handlers print is seen at once, and lines of several processes stay whole.
             sys.stdout.reconfigure(line_buffering=True)
@@ -111,9 +138,10 @@ class Worker:
             self._front.opened(app)
             with app:
                 pool = self._serve(app, found_at, looks, named)
+        status = 0 if stops.hurry is None else 128 + stops.hurry.number
         if args.is_process:
-            _see_off(pool, in_a_hurry=stops.number is not None)
-        return 0
+            _see_off(pool, status, in_a_hurry=stops.number is not None)
+        return status
 
     def _load(self) -> tuple[App, str]:
         from ulak.cli.target import locate
@@ -194,7 +222,7 @@ class Worker:
     def _watched(self, pool: Pool) -> tuple[Report, int | None, str | None]:
         """How the pool ended, on which signal, if it was one, or why else."""
         args, number, why = self._args, None, None
-        endings = self._begin(pool.drain) if args.drain else 0
+        endings, released = self._begin(pool.drain) if args.drain else 0, 0
         _in_a_thread(lambda: self._await_end(pool))
         while True:
             note = next_note(self._inbox)
@@ -204,17 +232,20 @@ class Worker:
                 number = note
                 endings += self._begin(partial(pool.shutdown, args.grace))
                 self._front.stops(number)
+            elif isinstance(note, Hurry):
+                number = note.number
+                endings += self._begin(partial(pool.shutdown, 0))
             elif isinstance(note, Leave):
                 if number is None and why is None:
                     why = self._leave(note)
                     endings += self._begin(partial(pool.shutdown, note.grace_s))
             else:
-                endings -= 1
+                endings, released = endings - 1, released + note.released
                 # A drain that is stopped ends twice, and tells the log so before the last line.
                 if endings == 0:
                     if pool.is_spent and number is None and why is None and not note.drained:
                         why = self._leave(self._last())
-                    return note, number, why
+                    return msgspec.structs.replace(note, released=released), number, why
 
     def _leave(self, leave: Leave) -> str:
         self._front.leaves(leave.why)
@@ -257,7 +288,7 @@ def _in_a_thread(act: Callable[[], None]) -> None:
     threading.Thread(target=act, name="ulak-end", daemon=True).start()
 
 
-def _see_off(pool: Pool, *, in_a_hurry: bool) -> None:
+def _see_off(pool: Pool, status: int, *, in_a_hurry: bool) -> None:
     """Have the process end soon, whatever else runs in it: a thread of the App's own, an exit function."""
     if not in_a_hurry:  # else its deadline is near
         _in_a_thread(lambda: end_in(LINGER_S, lambda: 0))
@@ -268,7 +299,7 @@ def _see_off(pool: Pool, *, in_a_hurry: bool) -> None:
         for stream in (sys.stdout, sys.stderr):
             with contextlib.suppress(OSError, ValueError):
                 stream.flush()
-        os._exit(0)
+        os._exit(status)
 
 
 def _started(args: argparse.Namespace, app: App) -> str:

@@ -13,7 +13,7 @@ def stopping(number: int, grace_s: float) -> str:
     """A signal has come."""
     return (
         f"ulak stops on {signal.Signals(number).name}: running jobs have {format_duration(grace_s)} to "
-        "finish; a second one ends it at once"
+        "finish; a second one hands them back now"
     )
 
 
@@ -23,6 +23,12 @@ def stopped(number: int, report: Mapping[str, Any]) -> str:
     if report:
         text += f": {jobs(report['released'])} handed back, {jobs(report['open'])} open"
     return text
+
+
+def broken_off(number: int) -> str:
+    """It ends after a second signal, and could not hand back what runs."""
+    name = signal.Signals(number).name
+    return f"ulak ended on {name}: jobs that still ran start again elsewhere, an attempt the fewer"
 
 
 def drained(report: Mapping[str, Any]) -> str:

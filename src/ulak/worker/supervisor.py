@@ -36,6 +36,7 @@ LOOK_EVERY_S = 0.05
 _REPORT_BYTES_MAX = 64 * 1024
 _TEXT_CHARS_MAX = 8_000
 _PR_SET_PDEATHSIG = 1
+_HURRY = b"!"
 _HELD_BACK = (signal.SIGINT, signal.SIGTERM)
 
 
@@ -125,7 +126,7 @@ class Supervisor:
         self._clock = clock
         self._places = [_Place(number) for number in range(1, count + 1)]
         self._selector = selectors.DefaultSelector()
-        self._finished = False
+        self._finished = self._tells_finish = False
         self._stopping = False
         # How processes ended that were not told to: exit status, or minus the signal -> how many.
         self.ends: Counter[int] = Counter()
@@ -166,18 +167,32 @@ class Supervisor:
             if place.process is not None and place.process.poll() is not None:
                 self._ended(place, place.process.returncode)
 
-    def finish(self) -> None:
-        """Close every child's stdin; also of those that start later. Who then ends with 0 is not replaced."""
-        self._finished = True
-        for place in self._places:
-            _say_finished(place)
+    def finish(self, *, tell: bool = True) -> None:
+        """Close every child's stdin; also of those that start later. Who then ends with 0 is not replaced.
 
-    def stop(self, grace_s: float) -> None:
-        """Send SIGTERM to all, after `grace_s` SIGKILL to those that are left, and reap them."""
+        tell: if False, they know of themselves when it is enough, and their stdin stays open.
+        """
+        self._finished, self._tells_finish = True, tell
+        for place in self._places:
+            self._say_finished(place)
+
+    def terminate(self) -> None:
+        """Send SIGTERM to all, and start no more."""
         self._stopping = True
         for place in self._places:
             if place.process is not None:
                 place.process.terminate()
+
+    def hurry(self) -> None:
+        """Tell all, after `terminate`, that it has to be now; before a `finish` that tells."""
+        for place in self._places:
+            if place.line is not None:
+                with contextlib.suppress(OSError):  # it has just died
+                    place.line.send(_HURRY)
+
+    def stop(self, grace_s: float) -> None:
+        """As `terminate`; after `grace_s` SIGKILL to those that are left, and reap them."""
+        self.terminate()
         until = self._clock.interval() + grace_s
         while self.size and (left_s := until - self._clock.interval()) > 0:
             self.tend(left_s)
@@ -222,8 +237,12 @@ class Supervisor:
         place.line, place.was_killed_here = mine, False
         place.forget()
         self._selector.register(mine, selectors.EVENT_READ, place)
-        if self._finished:
-            _say_finished(place)
+        self._say_finished(place)
+
+    def _say_finished(self, place: _Place) -> None:
+        if self._finished and self._tells_finish and place.line is not None:
+            with contextlib.suppress(OSError):  # it has just died
+                place.line.shutdown(socket.SHUT_WR)
 
     def _hear(self, place: _Place) -> None:
         """Take in what a child has written. Its silence for ever is no sign of its death: `poll` is."""
@@ -320,12 +339,6 @@ class Supervisor:
         self._selector.close()
 
 
-def _say_finished(place: _Place) -> None:
-    if place.line is not None:
-        with contextlib.suppress(OSError):  # it has just died
-            place.line.shutdown(socket.SHUT_WR)
-
-
 def how_ended(status: int) -> str:
     """The end of a process as text: "with status 3", "by SIGKILL"."""
     if status >= 0:
@@ -339,14 +352,18 @@ def how_ended(status: int) -> str:
 class Tie:
     """The other end, to be made first thing in a child: it dies with its parent, even by a SIGKILL.
 
-    on_finished: called, in a thread of its own, once the parent has closed this process's stdin. stdin is
-    empty from here on. SIGINT and SIGTERM, held back since the process began, come from here on: have
-    handlers for them.
+    on_finished: called, in a thread of its own, once the parent has closed this process's stdin. on_hurry:
+    called there once the parent says that this process has to end now. stdin is empty from here on. SIGINT
+    and SIGTERM, held back since the process began, come from here on: have handlers for them.
     """
 
-    def __init__(self, on_finished: Callable[[], None] = lambda: None) -> None:
+    def __init__(
+        self,
+        on_finished: Callable[[], object] = lambda: None,
+        on_hurry: Callable[[], object] = lambda: None,
+    ) -> None:
         self._parent = int(os.environ.pop(PARENT, os.getppid()))
-        self._on_finished = on_finished
+        self._on_finished, self._on_hurry = on_finished, on_hurry
         self._lock = threading.Lock()
         self._has_settled = False
         # Not inherited: a handler's own children must neither read from the line nor keep it open.
@@ -377,7 +394,7 @@ class Tie:
     def _listen(self) -> None:
         with contextlib.suppress(OSError):
             while os.read(self._line, _REPORT_BYTES_MAX):
-                pass
+                self._on_hurry()
         # A parent that was killed has closed it too.
         self._die_if_left()
         self._on_finished()
