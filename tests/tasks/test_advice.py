@@ -6,11 +6,17 @@ import asyncio
 import logging
 import threading
 
+import pytest
+
 from tests.support.threads import Running
 from tests.support.waiting import WAIT_S, eventually, let_time_pass
 from ulak.testing import ManualClock
 from ulak.worker import advice
 from ulak.worker.advice import Advice
+
+
+def refuse_to_start(thread: threading.Thread) -> None:
+    raise RuntimeError("can't start new thread")
 
 
 class Slow:
@@ -71,6 +77,25 @@ def test_a_slow_answer_keeps_no_event_loop(monkeypatch, caplog) -> None:
 
     asyncio.run(main())
     assert policy.asked == [1, 3]
+
+
+@pytest.mark.parametrize("style", ["def", "async def"])
+def test_a_question_that_no_thread_can_be_started_for_has_no_answer(style: str, monkeypatch, caplog) -> None:
+    asking = Advice("t", lambda attempt, error: 7.0, ManualClock())
+
+    def ask() -> float | None:
+        if style == "def":
+            return asking.ask(1, ValueError())
+        return asyncio.run(asking.aask(1, ValueError()))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(threading.Thread, "start", refuse_to_start)
+        assert [ask(), ask()] == [None, None]
+    (said,) = [record.getMessage() for record in caplog.records]
+    assert (
+        "could not be asked, since no thread can be started; the stored backoff is used (said once)" in said
+    )
+    assert ask() == 7.0
 
 
 def test_an_answer_for_a_loop_that_is_gone_harms_nobody(caplog) -> None:

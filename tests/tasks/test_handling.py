@@ -145,6 +145,118 @@ def test_async_tasks_alone_run_on_the_callers_loop(make_app: MakeApp) -> None:
     assert asyncio.run(main()) is True
 
 
+@pytest.mark.parametrize("how", ["aworkers", "lifespan"])
+def test_async_tasks_beside_others_run_on_the_callers_loop_too(app: App, how: str) -> None:
+    async def where() -> bool:
+        await asyncio.sleep(0)
+        return asyncio.get_running_loop() is loops[0]
+
+    work = app.task(name="async")(where)
+    given = app.task(name="given")(lambda: where())  # noqa: PLW0108 - so that it is no async def
+    thread = app.task(name="thread")(lambda: threading.current_thread() is threading.main_thread())
+    loops: list[Any] = []
+
+    async def main() -> list[Any]:
+        loops[:] = [asyncio.get_running_loop()]
+        async with app.aworkers(2) if how == "aworkers" else app.lifespan(count=2):
+            jobs = [await task.aenqueue() for task in (work, given, thread, work)]
+            return [await job.aresult(WAIT_S) for job in jobs]
+
+    # Each time it is another one.
+    for _ in range(2):
+        assert asyncio.run(main()) == [True, True, False, True]
+
+
+def test_what_was_made_on_the_callers_loop_can_be_used_by_tasks_beside_others(app: App) -> None:
+    app.task(name="thread")(lambda: None)
+
+    async def main() -> int:
+        answers: asyncio.Queue[int] = asyncio.Queue()
+
+        @app.task
+        async def ask() -> int:
+            return await answers.get()
+
+        async with app.aworkers(1):
+            job = await ask.aenqueue()
+            # It waits there, on an object that belongs to one loop.
+            while not answers._getters:  # noqa: ASYNC110 - it is another thread's job that gets there
+                await asyncio.sleep(0.001)
+            answers.put_nowait(7)
+            return await job.aresult(WAIT_S)
+
+    assert asyncio.run(main()) == 7
+
+
+def test_a_shutdown_cancels_an_async_task_beside_others_on_the_callers_loop(app: App) -> None:
+    app.task(name="thread")(lambda: None)
+    seen: list[str] = []
+
+    @app.task
+    async def forever() -> None:
+        seen.append("started")
+        try:
+            await asyncio.Event().wait()
+        finally:
+            seen.append("ended")
+
+    async def main() -> Job[None]:
+        async with app.aworkers(1) as pool:
+            job = await forever.aenqueue()
+            while not seen:  # noqa: ASYNC110 - as above
+                await asyncio.sleep(0.001)
+            assert (await pool.shutdown(0)).released == 1
+            await asyncio.sleep(0)
+            await asyncio.sleep(0)
+            assert seen == ["started", "ended"]
+        return job
+
+    info = asyncio.run(main()).info()
+    assert (info.state, info.attempt) == (State.READY, 0)
+
+
+def test_a_pool_whose_callers_loop_was_closed_under_it_runs_async_tasks_on_its_own(app: App) -> None:
+    app.task(name="thread")(lambda: None)
+    loops: list[Any] = []
+
+    @app.task
+    async def where() -> None:
+        loops.append(asyncio.get_running_loop())
+
+    pool = app.aworkers(1)
+
+    async def main() -> Any:
+        await pool.start()
+        await (await where.aenqueue())
+        return asyncio.get_running_loop()
+
+    loop = asyncio.run(main())
+    where.enqueue().result(WAIT_S)
+    assert loops[0] is loop
+    assert loops[1] is not loop
+    asyncio.run(pool.shutdown())
+
+
+def test_an_async_task_that_finds_no_loop_waits_unspent(app: App, monkeypatch) -> None:
+    app.task(name="thread")(lambda: None)
+    start = threading.Thread.start
+
+    def refuse(thread: threading.Thread) -> None:
+        if thread.name.startswith("ulak-tasks-"):
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    job = app.task(name="t")(awaiting(lambda: 7)).enqueue()
+    with monkeypatch.context() as patched:
+        patched.setattr(threading.Thread, "start", refuse)
+        with app.workers(1):
+            eventually(lambda: job.info().history)
+            patched.undo()
+            assert job.result(WAIT_S) == 7
+    first, *_ = job.info().history
+    assert (first.cause, first.error.text, job.info().attempt) == ("release", "can't start new thread", 1)
+
+
 def test_a_def_that_gives_a_coroutine_has_it_awaited(app: App) -> None:
     def decorated(function: Any) -> Any:
         @functools.wraps(function)

@@ -65,7 +65,7 @@ class Advice:
         return self._answer(question)
 
     def _put(self, attempt: int, error: BaseException, wake: Callable[[], object]) -> _Question | None:
-        """Have the policy asked; None while it has yet to answer an earlier question that took too long."""
+        """Have the policy asked; None if it cannot be: an answer that took too long may be yet to come."""
         if self._late:
             return None
         question = _Question(self._policy, attempt, error)
@@ -78,7 +78,11 @@ class Advice:
                     self._late -= 1
             wake()
 
-        threading.Thread(target=main, name=f"ulak-backoff-{self._task}", daemon=True).start()
+        try:
+            threading.Thread(target=main, name=f"ulak-backoff-{self._task}", daemon=True).start()
+        except RuntimeError:
+            self._blame("could not be asked, since no thread can be started")
+            return None
         return question
 
     def _answer(self, question: _Question) -> float | None:

@@ -79,7 +79,7 @@ class Children:
         self._start_at = 0.0
         self._is_open = False
 
-    def open(self) -> None:
+    def open(self, _: asyncio.AbstractEventLoop | None = None) -> None:
         """Start the first process. Raises ConfigError if it cannot run the App."""
         self._nursery.open()
         try:

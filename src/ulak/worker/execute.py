@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 from collections.abc import Callable
 from typing import Any, Protocol, TypeAlias, get_type_hints
@@ -22,19 +23,16 @@ from ulak.worker.pulse import Pulse
 class Failed(msgspec.Struct, frozen=True, gc=False):
     """A failed attempt; the failure step decides what follows. delay_s: what the handler asked for.
 
-    crashed: what ran it has died with it.
+    cause LOST: what ran it has died with it.
     """
 
     cause: Cause
     error: Failure
     delay_s: float | None = None
-    crashed: bool = False
 
     def verdict(self, lease: Lease, draw: float) -> Verdict:
         """What the failure step makes of it."""
-        return rules.failure(
-            lease, self.cause, draw=draw, delay_s=self.delay_s, error=self.error, crashed=self.crashed
-        )
+        return rules.failure(lease, self.cause, draw=draw, delay_s=self.delay_s, error=self.error)
 
 
 Ending: TypeAlias = Verdict | Failed
@@ -78,8 +76,8 @@ class Runs(Protocol):
     async def arun(self, lease: Lease, context: Context) -> Ending:
         """The same, on an event loop."""
 
-    def open(self) -> None:
-        """The pool starts."""
+    def open(self, loop: asyncio.AbstractEventLoop | None = None) -> None:
+        """The pool starts. loop: the caller's, for coroutines that threads have to wait for."""
 
     def close(self) -> None:
         """The pool has stopped."""
@@ -104,7 +102,7 @@ class Handler:
         self._context_name = _context_parameter(call)
         _check_signature(call, self._context_name)
 
-    def open(self) -> None:
+    def open(self, loop: asyncio.AbstractEventLoop | None = None) -> None:
         """Nothing to open."""
 
     def close(self) -> None:

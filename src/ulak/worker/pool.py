@@ -109,7 +109,8 @@ class BasePool:
         if None in self._handler.tasks:
             yield from self._store_policy()
         yield from self._crew.begin()
-        self._handler.open()
+        # On a pool's loop an `async def` handler runs itself; threads have it run on the caller's.
+        self._handler.open(None if self._handler.is_async else loop)
         if self._handler.is_async:
             self._hands = LoopHands(self._edge, self._crew, self._handler, loop)
         else:

@@ -21,12 +21,15 @@ from ulak.errors import ArgumentError, PayloadError
 from ulak.shape import Arguments
 from ulak.worker.advice import Advice, Policy
 from ulak.worker.execute import DONE, Ending, Failed, ending_of
-from ulak.worker.loop import LoopGone, SharedLoop
+from ulak.worker.loop import LoopGone, NoLoop, SharedLoop
 from ulak.worker.pulse import Pulse
 
 ErrorTypes: TypeAlias = type[BaseException] | tuple[type[BaseException], ...]
 Around: TypeAlias = Callable[[Context], AbstractContextManager[Any]]
 """What goes on around a job's function: entered before it, left after it, also by what it raised."""
+
+NO_LOOP_S = 1.0
+"""How long a job waits that found no event loop to run on."""
 
 _numbers = itertools.count(1)
 
@@ -89,8 +92,10 @@ class TaskHandler:
         self.stop = None
         self._advice: dict[str, Advice] = {}
 
-    def open(self) -> None:
-        """Nothing to open: the shared loop starts with its first job."""
+    def open(self, loop: asyncio.AbstractEventLoop | None = None) -> None:
+        """Share the caller's loop; without one, the shared loop starts with its first job."""
+        if loop is not None:
+            self._loop.borrow(loop)
 
     def close(self) -> None:
         """Cancel what still runs on the shared loop."""
@@ -118,6 +123,9 @@ class TaskHandler:
             return self._run(task, lease, context, called)
         except LoopGone:
             return rules.give_back(Cause.SHUTDOWN)
+        except NoLoop as error:
+            # Not the job's fault; somebody else may be able to run it meanwhile.
+            return rules.give_back(Cause.RELEASE, delay_s=NO_LOOP_S, error=capture(error))
 
     def _run(self, task: Runnable, lease: Lease, context: Context, called: Arguments) -> Ending:
         if task.timeout_s is not None:
@@ -129,7 +137,7 @@ class TaskHandler:
             with self._around(context) as endings:
                 endings.append(_finished(task, context, self._call(task, called)))
             return endings[0]
-        except LoopGone:
+        except (LoopGone, NoLoop):
             raise
         except BaseException as error:  # noqa: BLE001 - a task may raise anything; only the pool stops workers
             return self.judge(lease, context, error)
