@@ -90,11 +90,13 @@ class Killer:
         self._rng = rng
         self._kills_max = kills_max
         self._every = every
+        self._next_at = 0
         self.kills = 0
 
     def look(self, ended: int) -> None:
         """Kill one if it is time."""
-        if self.kills < self._kills_max and ended >= self.kills * self._every and (pids := children_of()):
+        if self.kills < self._kills_max and ended >= self._next_at and (pids := children_of()):
+            self._next_at = ended + self._every
             pid = self._rng.choice(pids)
             with contextlib.suppress(ProcessLookupError):
                 if self._rng.random() < 0.2:
@@ -108,7 +110,7 @@ class Trial:
 
     def __init__(self, kills: int, jobs: int, seed: int) -> None:
         self.rng = random.Random(seed)
-        self.killer = Killer(self.rng, kills, max(1, jobs // (kills + 1)))
+        self.killer = Killer(self.rng, kills, max(1, jobs // (2 * kills)))
         self.jobs = jobs
         self.problems: list[str] = []
         self.ended: Counter[str] = Counter()
@@ -160,6 +162,8 @@ class Trial:
             self.ended.update(causes)
             result = work.job(job_id).result(0) if job.state == "succeeded" else None
             wrong = list(_wrong(number, trouble, causes, result))
+            if any(attempt.cause == "lost" and attempt.error is None for attempt in job.history):
+                wrong.append("its worker did not see that its process was lost")
             wrong += _wrong_lines(number, job.delivery, lines)
             self.problems += [f"job {number} ({trouble}): {what}; its deliveries: {causes}" for what in wrong]
         strikes = self.killer.kills + sum(bool(trouble) for _, trouble in plans)

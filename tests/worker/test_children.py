@@ -97,7 +97,7 @@ def test_what_is_said_to_a_child_arrives_as_it_was(ends: Ends, frame: ToChild) -
     [
         DONE,
         Done(b"\x00" * 65_536),
-        Failed(Cause.ERROR, ERROR, 3.5, crashed=True),
+        Failed(Cause.ERROR, ERROR, 3.5),
         Retry(2.5, Cause.SNOOZE, refund=True, error=ERROR),
         Hold(Cause.UNDECODABLE, ERROR),
         Dead(Cause.REJECT, error=ERROR),

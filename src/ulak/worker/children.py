@@ -22,7 +22,7 @@ from ulak.worker.wire import Broken, Ended, Garbled, Progress, Ready, Run, Start
 
 _log = logging.getLogger("ulak")
 
-RESTARTS = Backoff(base=0.2, cap=30.0)
+RESTARTS = Backoff(base=0.2, cap=5.0)
 """How long no process is started after one that could not start; the jobs wait, unspent."""
 
 LEAVE_S = 3.0
@@ -134,7 +134,7 @@ class Children:
             finally:
                 self._put_back(child, is_kept=is_kept)
             return self._lost(child, errand, lease, task) if ending is None else ending
-        return Failed(Cause.LOST, Failure(LOST, text), crashed=True)
+        return Failed(Cause.LOST, Failure(LOST, text))
 
     def _borrow(self, errand: Errand) -> Child:
         """A process that waits for a job, and gets this one. Raises _Halted, _NotStarted."""
@@ -193,7 +193,7 @@ class Children:
                 text = f"its process ended {child.end}"
             case why:
                 text = f"its process was killed, since {why.value}"
-        return Failed(Cause.LOST, Failure(LOST, text), crashed=True)
+        return Failed(Cause.LOST, Failure(LOST, text))
 
     # Starting a process
 

@@ -349,13 +349,29 @@ class Crew:
             self.events.tell(events.started(lease))
         ending: Ending = yield Do(lambda: hands.handle(seat, lease, context))
         seat.run_s = (yield from flows.now()) - began
-        if not context.acked:
-            return ending
-        (job,) = yield from ask(Store.get, [lease.id])
-        if job is None or (job.state, job.delivery) == (State.SUCCEEDED, lease.delivery):
-            seat.running = None
+        if context.acked:
+            (job,) = yield from ask(Store.get, [lease.id])
+            if job is None or (job.state, job.delivery) == (State.SUCCEEDED, lease.delivery):
+                seat.running = None
+                return None
+            ending = ending if isinstance(ending, Failed) else _ROLLED_BACK
+        if isinstance(ending, Failed) and ending.cause is Cause.LOST:
+            yield from self._settle_lost(seat, ending)
             return None
-        return ending if isinstance(ending, Failed) else _ROLLED_BACK
+        return ending
+
+    def _settle_lost(self, seat: Seat, failed: Failed) -> Flow[None]:
+        """Settle a job whose process was lost, as soon as the store answers."""
+        signal = yield from flows.new_signal()
+        while not self.stopped and self.store_gone is None:
+            try:
+                yield from self.lost(seat, failed.error)
+            except (StorageUnavailable, StorageBusy, StorageFull) as error:
+                yield from self.store_failed(error, f"worker {seat.number}")
+                yield from flows.sleep(signal, LOOK_AGAIN_S * (0.5 + (yield from flows.draw())))
+            else:
+                yield from self.store_answered()
+                return
 
     def _spend(self) -> None:
         """Count a job that begins; after the last that the pool may run, it takes no more."""
@@ -409,20 +425,33 @@ class Crew:
         """Tell of a delivery that was settled in its worker's place."""
         self.events.tell(events.settled(lease, verdict, answer, 0.0))
 
-    def lost(self, seat: Seat) -> Flow[None]:
-        """Settle what a worker held that died of something else than its job."""
-        running, seat.running = seat.running, None
-        if running is None:
+    def lost(self, seat: Seat, error: Failure | None = None) -> Flow[None]:
+        """Settle what a worker held that died of something else than its job, or whose process did.
+
+        error: how that ended.
+        """
+        if seat.running is None:
             return
-        held, _ = running
-        # As it is now: a lease that was renewed since the worker took it has another end.
-        for lease in (
-            yield from ask(Store.leased, held.queue, worker=self.worker, after=held.id - 1, limit=1)
-        ):
-            if (lease.id, lease.delivery) == (held.id, held.delivery):
-                verdict = rules.failure(lease, Cause.LOST, draw=(yield from flows.draw()), crashed=True)
-                settled = yield from ask(Store.settle, [(lease, verdict)])
-                self._note([(lease, verdict)], settled, 0.0)
+        held, _ = seat.running
+        while True:
+            # As it is now: a lease that was renewed since the worker took it has another end; and it may be
+            # renewed once more before it is settled, by a keeper that has just begun to.
+            lease = yield from self._as_it_is(held)
+            if lease is None:
+                break
+            draw = yield from flows.draw()
+            verdict = rules.failure(lease, Cause.LOST, draw=draw, error=error, crashed=True)
+            settled = yield from ask(Store.settle, [(lease, verdict)])
+            if settled != [Outcome.STALE]:
+                self._note([(lease, verdict)], settled, seat.run_s if error else 0.0)
+                break
+        seat.running = None
+
+    def _as_it_is(self, held: Lease) -> Flow[Lease | None]:
+        """A lease as it is stored now; None if it has ended."""
+        leases = yield from ask(Store.leased, held.queue, worker=self.worker, after=held.id - 1, limit=1)
+        same = [lease for lease in leases if (lease.id, lease.delivery) == (held.id, held.delivery)]
+        return same[0] if same else None
 
     # The end
 

@@ -12,10 +12,11 @@ import pytest
 from tests.support.doors import Door
 from tests.support.pids import children_of, is_alive
 from tests.support.pools import causes
+from tests.support.stores import Refusing, is_write, stand_before
 from tests.support.waiting import WAIT_S, eventually
 from tests.tasks.processes import errands
 from tests.tasks.processes.conftest import errors_of, processes, run_all
-from ulak import App, Failure, JobFailed, State
+from ulak import App, Failure, JobFailed, State, StorageUnavailable
 from ulak.worker import nursery
 
 app = errands.app
@@ -219,6 +220,56 @@ def test_a_job_whose_process_is_killed_runs_again_at_once(gate: Door) -> None:
         assert job.result(WAIT_S) == "again"
     assert (causes(job.info()), job.info().attempt) == (["lost", "ack"], 2)
     assert not is_alive(first.pid)
+
+
+def test_a_job_whose_lease_was_renewed_runs_again_at_once_too(gate: Door) -> None:
+    with processes(1):
+        job = errands.report.enqueue(gate.place)
+        first = gate.guest()
+        # Progress is stored by a renewal.
+        eventually(lambda: job.info().progress == "1/3 first")
+        os.kill(first.pid, signal.SIGKILL)
+        for _ in range(2):
+            gate.guest().let_go()
+        assert job.result(WAIT_S) is False
+    assert causes(job.info()) == ["lost", "ack"]
+
+
+@pytest.mark.parametrize("answer", ["renewed", "away"])
+def test_a_job_is_lost_once_whatever_the_store_does_at_that_moment(answer: str) -> None:
+    told = []
+
+    def decide(name: str, args: tuple[Any, ...]) -> BaseException | None:
+        lost = (
+            [lease for lease, verdict in args[0] if verdict.cause == "lost"] if is_write(name, args) else []
+        )
+        if lost and len(told) < 3:
+            told.append(name)
+            if answer == "away":
+                return StorageUnavailable("not now")
+            app._store()._store.extend(lost, 30.0 + len(told))
+        return None
+
+    stand_before(app.queue("default"), lambda store: Refusing(store, decide))
+    with processes(1) as pool:
+        job = errands.die.enqueue("exit")
+        with pytest.raises(
+            JobFailed, match=r"dead after 3 of 3 attempts: WorkerLost: its process ended with"
+        ):
+            job.result(WAIT_S)
+        assert (len(told), pool.metrics().stale) == (3, 0)
+    assert causes(job.info()) == ["lost"] * 3
+
+
+def test_a_job_that_is_another_workers_by_now_is_left_to_that(gate: Door) -> None:
+    with processes(1) as pool:
+        job = errands.stand.enqueue(gate.place)
+        guest = gate.guest()
+        app.queue("default").cancel(job.id)
+        app.queue("default").delete(job.id, force=True)
+        os.kill(guest.pid, signal.SIGKILL)
+        assert isinstance(errands.where.enqueue().result(WAIT_S), int)
+        assert pool.metrics().failed == 0
 
 
 def test_f16_a_kill_at_any_moment_costs_one_job_one_attempt() -> None:
