@@ -1,6 +1,8 @@
 """Every Python block of the documents runs as it stands."""
 
+import json
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -8,9 +10,10 @@ from pathlib import Path
 import pytest
 
 from ulak import JobOptions, Queue, TaskOptions, TaskSettings
+from ulak.cli import read
 
 ROOT = Path(__file__).parents[2]
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 BLOCK = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
 
 
@@ -37,6 +40,32 @@ def test_the_first_page_has_code_to_run() -> None:
 def test_every_link_inside_the_project_leads_somewhere(page: Path) -> None:
     for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text()):
         assert (page.parent / target).exists(), target
+
+
+def commands_to_work() -> list[str]:
+    """Each `ulak work` of a document, as far as a line, a unit or an image's list says it."""
+    found: list[str] = []
+    for page in PAGES:
+        for block in re.findall(r"^```\w*\n(.*?)^```", page.read_text(), re.MULTILINE | re.DOTALL):
+            found += re.findall(r"^(?:ExecStart=\S*/)?ulak work [^#\n]+", block, re.MULTILINE)
+            found += [
+                " ".join(json.loads(line))
+                for line in re.findall(r'^CMD (\["ulak", .*)$', block, re.MULTILINE)
+            ]
+    return found
+
+
+@pytest.mark.parametrize("line", commands_to_work())
+def test_every_command_line_of_a_worker_is_one(line: str) -> None:
+    args = read(shlex.split(line)[1:])
+    assert args is not None
+    assert args.app
+
+
+def test_the_page_about_deploying_has_a_line_a_unit_and_an_image() -> None:
+    lines = commands_to_work()
+    assert len(lines) >= 8
+    assert sum(line.startswith("ExecStart=") for line in lines) == 1
 
 
 def test_the_blocks_of_the_first_page_pass_a_strict_type_checker(tmp_path: Path) -> None:
