@@ -77,8 +77,8 @@ def _frames_of(error: BaseException) -> str:
 
 
 def _is_own(file: str) -> bool:
-    """Whether it is a file of ulak's."""
-    return file.startswith(_OWN)
+    """Whether it is a file of ulak's, or what stands between two of them."""
+    return file.startswith(_OWN) or file == contextlib.__file__
 
 
 # What is shown of what is stored

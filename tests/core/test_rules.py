@@ -207,7 +207,7 @@ def test_only_a_leased_job_can_be_landed(state: State) -> None:
 
 def test_a_failed_last_attempt_cannot_come_back() -> None:
     job = leased_job(attempt=5, max_attempts=5)
-    with pytest.raises(AssertionError, match=r"^the last failed attempt is Dead$"):
+    with pytest.raises(AssertionError, match=r"^the last failed attempt is Dead"):
         rules.land(job, Retry(), now_at=NOW_AT)
 
 

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Iterator
 
 import pytest
 
 from ulak import App, Backoff
 from ulak.testing import Jobs
+
+
+@pytest.fixture(autouse=True)
+def no_other_apps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Apps of other tests in this process are none of these tests' business, nor are their schedules."""
+    monkeypatch.setattr("ulak.app._all", weakref.WeakValueDictionary())
 
 
 @pytest.fixture

@@ -100,7 +100,7 @@ def test_leaving_with_open_jobs_is_a_warning(make, caplog):
     q = make()
     with q.workers(print, count=1):
         q.enqueue("left", delay=3600)
-    assert "1 jobs are left open" in caplog.text
+    assert "1 job is left open" in caplog.text
 
 
 def test_a_report_says_how_many_dead_jobs_there_are(make):
