@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
 import threading
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from tests.support.children import Parent
+from tests.support.pools import AT_ONCE
 from tests.support.waiting import WAIT_S, eventually
-from ulak import App, Queue, State
+from ulak import App, Context, Queue, State
 from ulak.clock import SYSTEM
 from ulak.home import Home
 from ulak.local import clock_for, local_store
@@ -43,6 +46,40 @@ def works(parent: Parent, url: str) -> None:
     define(app)
     with app, app.workers(1):
         parent.say("works", os.getpid())
+        parent.wait_for("end")
+
+
+def runs_what_kills_it(parent: Parent, url: str, attempts: int, ran: str) -> None:
+    """Runs a job that notes its attempt in the file `ran` and then kills its process."""
+    app = App(url)
+
+    def die(attempt: int) -> None:
+        with Path(ran).open("a") as file:
+            file.write(f"{attempt}\n")
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    define_killer(app, attempts, die)
+    with app.workers(1):
+        parent.say("works")
+        parent.wait_for("end")
+
+
+def define_killer(app: App, attempts: int, die: Callable[[int], None]) -> Any:
+    """The task that ends its worker."""
+
+    @app.task(name="die", max_attempts=attempts, backoff=AT_ONCE)
+    def killer(ctx: Context) -> None:
+        die(ctx.attempt)
+
+    return killer
+
+
+def fires_ticks(parent: Parent, url: str) -> None:
+    """Fires a schedule ten times a second, and runs its jobs, until it is told to end."""
+    app = App(url)
+    app.every(0.1, catch_up="all")(app.task(name="tick")(lambda: None))
+    with app.workers(1):
+        parent.say("works")
         parent.wait_for("end")
 
 

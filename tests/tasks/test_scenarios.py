@@ -7,7 +7,7 @@ import itertools
 import logging
 import os
 import resource
-import threading
+import signal
 import time
 from datetime import UTC, datetime
 from pathlib import Path
@@ -16,12 +16,13 @@ from typing import Any
 import pytest
 
 from tests.support.children import child
-from tests.support.pools import Gate, causes, leases_of
+from tests.support.pools import AT_ONCE, KINDS, Gate, causes, leases_of
+from tests.support.stores import is_write, refuse
 from tests.support.threads import Running
 from tests.support.waiting import WAIT_S, eventually
 from tests.tasks import roles
 from tests.tasks.conftest import MakeApp
-from ulak import App, Backoff, Cancel, Context, Failure, JobFailed, Retry, State
+from ulak import App, Backoff, Cancel, Context, Failure, Job, JobFailed, Retry, State, StorageUnavailable
 from ulak.testing import ManualClock
 
 
@@ -176,35 +177,106 @@ def test_r5_full_jitter_has_a_floor_where_one_is_asked_for(timed: MakeApp, clock
     assert max(waits) <= 60.0 + 2.0
 
 
-@pytest.mark.parametrize("attempts", [1, 2, 3])
-@pytest.mark.parametrize("how", ["fail", "time out", "crash", "lost"])
-def test_r8_a_job_runs_exactly_as_often_as_it_may(app: App, attempts: int, how: str) -> None:
-    ran = []
+three = pytest.mark.parametrize("attempts", [1, 2, 3])
 
-    @app.task(max_attempts=attempts, timeout=0.005)
-    async def work() -> None:
-        ran.append(current())
-        if how == "time out":
+
+def assert_ran_out(job: Job[Any], ran: list[int], attempts: int, cause: str) -> None:
+    """Each attempt was run once, and that was all."""
+    assert ran == list(range(1, attempts + 1))
+    info = job.info()
+    assert (info.state, info.attempt, info.delivery) == (State.DEAD, attempts, attempts)
+    assert causes(info) == [cause] * attempts
+
+
+@three
+@pytest.mark.parametrize("cause", ["error", "timeout"])
+def test_r8_a_job_that_fails_runs_exactly_as_often_as_it_may(app: App, attempts: int, cause: str) -> None:
+    ran: list[int] = []
+
+    @app.task(max_attempts=attempts, timeout=0.005 if cause == "timeout" else None)
+    async def work(ctx: Context) -> None:
+        ran.append(ctx.attempt)
+        if cause == "timeout":
             await asyncio.Event().wait()
         raise ValueError
 
-    def current() -> str:
-        return threading.current_thread().name
-
     job = work.enqueue()
-    q = app.queue("default")
-    if how in ("fail", "time out"):
-        run_all(app)
-    else:
-        # After the first crash the next ones wait a moment.
-        while job.status() is not State.DEAD and (lease := q.deliver(WAIT_S)) is not None:
-            ran.append(lease.attempt)
-            if how == "crash":
-                assert q.crash() == 1
-            else:
-                q.nack(lease, delay=0)
-    assert len(ran) == attempts
-    assert (job.status(), job.info().attempt, job.info().delivery) == (State.DEAD, attempts, attempts)
+    run_all(app)
+    assert_ran_out(job, ran, attempts, cause)
+
+
+@three
+def test_r8_a_job_whose_leases_end_runs_exactly_as_often_as_it_may(
+    timed: MakeApp, clock: ManualClock, attempts: int
+) -> None:
+    """Nothing is heard of its workers: their renewals do not arrive, and they go on."""
+    app, ran = timed(), []
+    refuse(app.queue("default"), lambda name, _: StorageUnavailable("no") if name == "extend" else None)
+    with Gate() as gate:
+        stop = gate.handler("def")
+
+        @app.task(max_attempts=attempts, backoff=AT_ONCE)
+        def work(ctx: Context) -> None:
+            ran.append(ctx.attempt)
+            stop(None)
+
+        job = work.enqueue()
+        # One more than could be held up.
+        with app.workers(attempts + 1) as pool:
+            eventually(lambda: job.status() is State.DEAD, clock=clock, step_s=1.0)
+            gate.open()
+            pool.shutdown()
+            assert pool.metrics().stale == attempts
+    assert_ran_out(job, ran, attempts, "lost")
+
+
+class Struck(BaseException):
+    """What nobody catches by mistake."""
+
+
+@three
+@pytest.mark.parametrize("style", KINDS)
+def test_r8_a_job_whose_workers_die_runs_exactly_as_often_as_it_may(
+    timed: MakeApp, clock: ManualClock, style: str, attempts: int
+) -> None:
+    """Each time after the function has returned, and before that is stored."""
+    app, ran = timed(visibility_timeout=3600), []
+
+    def decide(name: str, args: Any) -> BaseException | None:
+        # Those who settle what it held live.
+        return Struck() if name == "turn" and is_write(name, args) else None
+
+    refuse(app.queue("default"), decide)
+
+    def work(ctx: Context) -> None:
+        ran.append(ctx.attempt)
+
+    async def awork(ctx: Context) -> None:
+        ran.append(ctx.attempt)
+
+    job = app.task(max_attempts=attempts, backoff=AT_ONCE)(work if style == "def" else awork).enqueue()
+    with app.workers(1) as pool:
+        eventually(lambda: job.status() is State.DEAD, clock=clock)
+        assert pool.size == 1
+    assert_ran_out(job, ran, attempts, "lost")
+    assert job.info().crashes == attempts
+
+
+@three
+def test_r8_a_job_that_kills_its_process_runs_exactly_as_often_as_it_may(
+    tmp_path: Path, attempts: int
+) -> None:
+    url, ran = f"sqlite:///{tmp_path / 'jobs.db'}", tmp_path / "ran"
+    with App(url) as app:
+        told: list[int] = []
+        job = roles.define_killer(app, attempts, told.append).enqueue()
+        for _ in range(attempts):
+            with child(roles.runs_what_kills_it, url, attempts, str(ran)) as worker:
+                assert worker.ended() == -signal.SIGKILL
+        with app.workers(1):
+            eventually(lambda: job.status() is State.DEAD)
+    assert told == []
+    assert_ran_out(job, [int(line) for line in ran.read_text().split()], attempts, "lost")
 
 
 def test_n1_one_app_serves_loops_one_after_the_other_and_threads(app: App) -> None:

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections import Counter
 from collections.abc import Callable
 from contextlib import ExitStack
+from datetime import datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.contract import conftest
 from tests.contract.conftest import StorageKind
-from tests.support.waiting import eventually
-from ulak import App, ArgumentError, Context
+from tests.support.children import child
+from tests.support.waiting import WAIT_S, eventually
+from tests.tasks import roles
+from ulak import App, ArgumentError, Context, Queue
 from ulak.core.job import Draft
 from ulak.schedules import Scheduler
 from ulak.storage.drive import Edge, run
@@ -166,6 +171,39 @@ def test_s9_workers_of_three_apps_run_one_job_a_tick(storage: StorageKind) -> No
             stack.enter_context(app.workers(2))
         eventually(lambda: len(told) >= 10)
     assert set(told.values()) == {1}
+
+
+def test_s9_three_processes_make_one_job_a_tick_also_while_one_of_them_stands_still(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path / 'jobs.db'}"
+    with ExitStack() as stack:
+        q = stack.enter_context(Queue(url))
+        processes = [stack.enter_context(child(roles.fires_ticks, url)) for _ in range(3)]
+
+        def ticks() -> list[str]:
+            return [job.headers["ulak-tick"] for job in q.jobs(limit=1_000)]
+
+        def go_on(more: int, within_s: float = WAIT_S) -> None:
+            wanted = len(ticks()) + more
+            eventually(lambda: len(ticks()) >= wanted, within_s)
+
+        for process in processes:
+            process.hear("works")
+        go_on(5)
+        for _ in range(5):
+            processes[0].freeze()
+            # It may have been just writing; then nobody else can.
+            with contextlib.suppress(AssertionError):
+                go_on(5, within_s=2.0)
+                break
+            processes[0].thaw()
+        else:
+            pytest.fail("the other processes fire nothing while one stands still")
+        processes[0].thaw()
+        go_on(10)
+        fired = ticks()
+    assert set(Counter(fired).values()) == {1}
+    first, last = (datetime.fromisoformat(tick) for tick in (min(fired), max(fired)))
+    assert len(fired) == round((last - first) / timedelta(seconds=0.1)) + 1 >= 20
 
 
 def test_a_schedule_of_an_async_app_is_fired_too(storage: StorageKind) -> None:
