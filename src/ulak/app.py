@@ -22,7 +22,7 @@ from ulak.clock import SYSTEM, Clock
 from ulak.context import Context
 from ulak.core.backoff import Backoff
 from ulak.core.schedule import Rule
-from ulak.core.store import Retention, Store
+from ulak.core.store import Retention, Settings, Store
 from ulak.durations import seconds
 from ulak.errors import ArgumentError
 from ulak.events import Subscriber
@@ -342,7 +342,7 @@ class App:
         handler = self._handler(clock)
         is_trial = Home.stand_in is not None
         runs = executor_of(self, opened.edge.store, handler, executor, target, is_trial=is_trial)
-        scheduler = Scheduler(tuple(self.schedules), clock.calendar)
+        scheduler = Scheduler(self.schedules, clock.calendar, Settings(retention=self._home.retention))
         refused = Refused(served, handler.fits)
         return kind(
             opened,

@@ -60,6 +60,7 @@ class Home:
     """What an App, its tasks and its jobs share: one store, found by the first call, and the handles on it.
 
     declared: its queues, each with its capacity; what is declared later is found too. lease_s: of all leases.
+    retention: of all queues.
     """
 
     stand_in: ClassVar[StandIn | None] = None
@@ -83,7 +84,7 @@ class Home:
         self._url = check_url(url)
         self._declared = declared
         self._max_attempts = max_attempts
-        self._retention = retention
+        self.retention = retention
         self._store: LocalStore | None = None
         self._handles: dict[tuple[type[Handle], str], Handle] = {}
         self._unserved: Unserved | None = None
@@ -137,7 +138,7 @@ class Home:
             max_attempts=self._max_attempts,
             visibility_timeout=self.lease_s,
             capacity=self._declared.get(name),
-            retention=self._retention,
+            retention=self.retention,
             clock=self.clock,
         )
         return handle.found_by(self._one_handle_more)

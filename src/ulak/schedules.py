@@ -6,9 +6,10 @@ What is due is a pure question (`core.schedule`); the store's `fire` lets one wo
 from __future__ import annotations
 
 import difflib
+import itertools
 import logging
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta, tzinfo
 from typing import Any, Protocol
 from zoneinfo import ZoneInfo, available_timezones
@@ -19,7 +20,7 @@ from ulak.core.cron import Cron
 from ulak.core.flows import CALENDAR_SLEEP_MAX_S, Flow, ask, least
 from ulak.core.job import Draft, Full
 from ulak.core.schedule import CatchUp, Every, Plan, Rule, latest, plan, record_of
-from ulak.core.store import Store
+from ulak.core.store import Settings, Store
 from ulak.errors import ArgumentError
 from ulak.names import TASK_NAME
 
@@ -202,12 +203,20 @@ class _Watch:
 class Scheduler:
     """Fires the ticks of schedules, as a duty of a worker pool.
 
-    calendar: the calendar clock that all workers of the store share.
+    schedules: those that are declared later are fired too. calendar: the calendar clock that all workers of
+    the store share. settings: of a queue that only such a schedule has.
     """
 
-    def __init__(self, schedules: Sequence[Schedule], calendar: Callable[[], float]) -> None:
-        self._watches = tuple(map(_Watch, schedules))
+    def __init__(
+        self,
+        schedules: Iterable[Schedule],
+        calendar: Callable[[], float],
+        settings: Settings = Settings(),  # noqa: B008 - frozen
+    ) -> None:
+        self._schedules = schedules
+        self._watches = list(map(_Watch, schedules))
         self._calendar = calendar
+        self._settings = settings
         self._seen_at = -math.inf
 
     def duty(self) -> Flow[float | None]:
@@ -215,6 +224,9 @@ class Scheduler:
 
         What fails for one schedule is raised after the others had their turn, and tried again.
         """
+        for schedule in itertools.islice(self._schedules, len(self._watches), None):
+            yield from ask(Store.declare, schedule.queue, self._settings)
+            self._watches.append(_Watch(schedule))
         if not self._watches:
             return None
         before_at = self._calendar()

@@ -60,7 +60,7 @@ class Runs(Protocol):
 
     @property
     def tasks(self) -> Tasks:
-        """What it knows; jobs of any other task are held."""
+        """What it knows by now; jobs of any other task are held."""
 
     @property
     def pulse(self) -> Pulse | None:

@@ -71,7 +71,7 @@ class BasePool:
             worker=worker,
             count=count,
             lease_s=lease_s,
-            tasks=handler.tasks,
+            known=lambda: handler.tasks,
             turns=turns,
             told=events,
             jobs_max=jobs_max,

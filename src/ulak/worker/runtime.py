@@ -117,7 +117,7 @@ class Hands(Protocol):
 class Crew:
     """The state of one pool, and its flows.
 
-    local_queues: its queues, as this process sees them, in order. tasks: what its handler knows.
+    local_queues: its queues, as this process sees them, in order. known: what its handler knows by now.
     has_looked: held jobs that could run here have been brought back, as far as there were any at first.
     halt: ends what still runs when time is over, where that can be done; for crews of threads.
     taking: workers take new jobs. stopped: the keeper may go too.
@@ -131,7 +131,7 @@ class Crew:
         worker: str,
         count: int,
         lease_s: float,
-        tasks: Tasks = NO_TASK,
+        known: Callable[[], Tasks] = lambda: NO_TASK,
         turns: Mapping[str, int] | None = None,
         told: Events | None = None,
         jobs_max: int | None = None,
@@ -142,7 +142,8 @@ class Crew:
         self.local_queues = tuple(local_queues)
         self.queues = tuple(local.name for local in local_queues)
         self.label = ",".join(self.queues)
-        self.tasks = tasks
+        self._known = known
+        self._tasks = known()
         self.worker = worker
         self.lease_s = lease_s
         self.seats = [Seat(number) for number in range(1, count + 1)]
@@ -283,7 +284,7 @@ class Crew:
                 limit,
                 worker=self.worker,
                 lease_s=self.lease_s,
-                tasks=self.tasks,
+                tasks=self._known(),
             )
         except (StorageUnavailable, StorageBusy, StorageFull) as error:
             yield from self.store_failed(error, f"worker {seat.number}")
@@ -339,7 +340,7 @@ class Crew:
 
     def _run(self, seat: Seat, lease: Lease, hands: Hands) -> Flow[Ending | None]:
         """Run the handler; how the delivery ended, or None if the handler has settled it itself."""
-        if lease.task not in self.tasks:
+        if lease.task not in self._tasks and not self._learns(lease.task):
             return Hold()
         context = Context(lease, _ack=self._ack)
         seat.running = lease, context
@@ -359,6 +360,11 @@ class Crew:
             yield from self._settle_lost(seat, ending)
             return None
         return ending
+
+    def _learns(self, task: str | None) -> bool:
+        """Whether a task was registered since this looked last."""
+        self._tasks = self._known()
+        return task in self._tasks
 
     def _settle_lost(self, seat: Seat, failed: Failed) -> Flow[None]:
         """Settle a job whose process was lost, as soon as the store answers."""
@@ -402,7 +408,7 @@ class Crew:
             return None
         if seat.standing:
             begin()
-        if lease.work.spec.task not in self.tasks:
+        if (task := lease.work.spec.task) not in self._tasks and not self._learns(task):
             return lease, Hold()
         if self.stopped:
             return lease, rules.give_back(Cause.SHUTDOWN)

@@ -84,13 +84,20 @@ class TaskHandler:
         self.by_name = by_name
         self._arounds = arounds
         self.clock = clock
-        self.tasks: Tasks = frozenset(by_name)
+        self._tasks: Tasks = frozenset(by_name)
         # Tasks that are not all async run in threads; those that are then share one event loop.
         self.is_async = bool(by_name) and all(task.is_async for task in by_name.values())
         self._loop = SharedLoop(f"ulak-tasks-{next(_numbers)}-loop")
         self.pulse: Pulse | None = self._loop.pulse
         self.stop = None
         self._advice: dict[str, Advice] = {}
+
+    @property
+    def tasks(self) -> Tasks:
+        """The names of all tasks that are registered by now."""
+        if len(self._tasks) != len(self.by_name):
+            self._tasks = frozenset(self.by_name)
+        return self._tasks
 
     def open(self, loop: asyncio.AbstractEventLoop | None = None) -> None:
         """Share the caller's loop; without one, the shared loop starts with its first job."""
