@@ -196,6 +196,7 @@ def test_s9_three_processes_make_one_job_a_tick_also_while_one_of_them_stands_st
                 go_on(5, within_s=2.0)
                 break
             processes[0].thaw()
+            go_on(5)
         else:
             pytest.fail("the other processes fire nothing while one stands still")
         processes[0].thaw()
