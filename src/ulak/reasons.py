@@ -88,7 +88,9 @@ def _placed(error: Exception, hint: object) -> tuple[str, str]:
     if match is None:
         return "", f"not what {as_text(hint)} takes"
     said, path = match["said"], (match["path"] or "")[:_SENTENCE_MAX]
-    if said.startswith(_HARMLESS):
+    # What a class of the user's raised is wrapped, and its text may hold a value, whatever it begins with.
+    is_msgspecs = error.__cause__ is None and error.__context__ is None
+    if is_msgspecs and said.startswith(_HARMLESS):
         return path, f"{said[0].lower()}{said[1:_SENTENCE_MAX]}"
     if said.startswith("Invalid enum value"):
         return path, "not one of the values that are allowed"

@@ -31,7 +31,7 @@ _INT_LOOKED_AT = 2**63
 def _to_json(value: object) -> Any:  # noqa: ANN401 - whatever the encoder takes
     """What the encoder writes for an object that it does not know."""
     if is_pydantic(type(value)):
-        return cast("Any", value).model_dump(mode="json", by_alias=True, round_trip=True)
+        return cast("Any", value).model_dump(mode="json", by_alias=True, round_trip=True, warnings=False)
     # A str or datetime of a class of its own (marked as safe HTML, frozen for a test) arrives as a plain one.
     if isinstance(value, str):
         return "".join(value)

@@ -235,6 +235,10 @@ def _called(task: Runnable, lease: Lease, context: Context) -> Arguments | Endin
         return Hold(cause=Cause.UNDECODABLE, error=Failure("ArgumentMisfit", str(misfit)))
     except PayloadError as error:
         return Dead(cause=Cause.UNDECODABLE, error=capture(error))
+    except BaseException as error:  # noqa: BLE001 - a class of the user's may raise anything as it is made
+        # Not its text, which may hold a value.
+        text = f"{task.name}: an argument's own class raised {type(error).__name__} as it was made"
+        return Hold(cause=Cause.UNDECODABLE, error=Failure("ArgumentMisfit", text))
     if parameters.context_name is None:
         return args, kwargs
     if parameters.context_is_first:
