@@ -54,7 +54,7 @@ if TYPE_CHECKING:
     from ulak.queue import Queue
     from ulak.task import Task, TaskSettings
     from ulak.worker.pool import AsyncPool, Pool
-    from ulak.worker.runtime import PoolMetrics, Report
+    from ulak.worker.report import PoolMetrics, Report
 
 __version__ = "0.1.0"
 
@@ -80,7 +80,7 @@ _WHERE = {
     "ulak.queue": "Queue",
     "ulak.task": "Task TaskSettings",
     "ulak.worker.pool": "AsyncPool Pool",
-    "ulak.worker.runtime": "PoolMetrics Report",
+    "ulak.worker.report": "PoolMetrics Report",
 }
 _MODULES = {name: module for module, names in _WHERE.items() for name in names.split()}
 

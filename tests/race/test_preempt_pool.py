@@ -24,7 +24,9 @@ from ulak.testing import ManualClock
 from ulak.worker.execute import Handler
 from ulak.worker.hands import ThreadHands
 from ulak.worker.keeper import Keeper
-from ulak.worker.runtime import Crew, PoolMetrics, Report, Seat
+from ulak.worker.report import PoolMetrics, Report
+from ulak.worker.runtime import Crew
+from ulak.worker.seat import Seat
 
 LENGTH = (2_500, 100)
 SEEDS = seeds(30)
@@ -80,7 +82,7 @@ class Works:
         self.crew = Crew(self.edge.store, [opened.queue(Q)], worker="crew", count=2, lease_s=30.0)
         self.hands = ThreadHands(self.edge, self.crew, Handler(self.handled.handle))
         self.producer = self.queue.producer()
-        drive(self.edge, self.crew.begin())
+        drive(self.edge, self.crew.tally.begin())
         self.threads: list[Callable[[], Any]] = [partial(self.work, seat) for seat in self.crew.seats]
 
     def work(self, seat: Seat) -> None:
@@ -116,7 +118,7 @@ class Works:
         return drive(self.edge, noted())
 
     def metrics(self) -> list[PoolMetrics]:
-        return [drive(self.edge, self.crew.metrics()) for _ in range(3)]
+        return [drive(self.edge, self.crew.tally.metrics()) for _ in range(3)]
 
     def check_end(self) -> None:
         """Nobody works any more, nothing is leased, and the sums hold."""

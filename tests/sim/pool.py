@@ -19,7 +19,9 @@ from ulak.errors import UlakError
 from ulak.worker.execute import DONE, Handler
 from ulak.worker.hands import replace_lost
 from ulak.worker.keeper import Keeper
-from ulak.worker.runtime import Crew, Left, Report, Seat
+from ulak.worker.report import Report
+from ulak.worker.runtime import Crew
+from ulak.worker.seat import Left, Seat
 
 if TYPE_CHECKING:
     from tests.sim.stage import Stage
@@ -165,7 +167,7 @@ class SimPool:
 
     def start(self) -> Steps:
         """Start the workers and their keeper."""
-        yield from self.crew.begin()
+        yield from self.crew.tally.begin()
         for seat in self.crew.seats:
             self.hands.start(seat)
         keeper = Keeper(self.crew, lambda: replace_lost(self.crew, self.hands))  # type: ignore[arg-type]

@@ -15,7 +15,8 @@ from tests.sim.stage import Stage, simulate
 from tests.sim.world import Steps
 from ulak.core import flows, rules
 from ulak.core.job import Done, Draft, Hold
-from ulak.worker.runtime import Crew, Report
+from ulak.worker.report import Report
+from ulak.worker.runtime import Crew
 
 SEED = 0
 STEP_S = 0.0001

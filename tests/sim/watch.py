@@ -15,7 +15,8 @@ from ulak.core.flows import LOOK_AGAIN_S, Sleep
 from ulak.core.job import OPEN, Cause, Counts, Dead, Job, Lease, Outcome, Retry, State, Verdict
 from ulak.core.store import Delete, Filter, Settled, Settlement, Until
 from ulak.worker.keeper import RENEWALS_PER_LEASE
-from ulak.worker.runtime import Crew, Report
+from ulak.worker.report import Report
+from ulak.worker.runtime import Crew
 
 if TYPE_CHECKING:
     from tests.sim.pool import SimPool

@@ -15,7 +15,7 @@ from ulak.cli.stops import Stops
 
 if TYPE_CHECKING:
     from ulak.app import App
-    from ulak.worker.runtime import Report
+    from ulak.worker.report import Report
 
 CONCURRENCY = 8
 GRACE_S = 30.0

@@ -26,7 +26,7 @@ from ulak.worker.supervisor import Tie, Word
 
 if TYPE_CHECKING:
     from ulak.app import App
-    from ulak.worker.runtime import Report
+    from ulak.worker.report import Report
 
 _log = logging.getLogger("ulak")
 

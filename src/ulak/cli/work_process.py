@@ -30,7 +30,7 @@ from ulak.errors import ConfigError, UlakError
 if TYPE_CHECKING:
     from ulak.app import App
     from ulak.worker.pool import Pool
-    from ulak.worker.runtime import Report
+    from ulak.worker.report import Report
 
 LEAVE_S = 1.2
 """How long after its grace a process may still take to end in order."""

@@ -17,7 +17,8 @@ from ulak.core.job import Lease
 from ulak.core.store import Store
 from ulak.storage.drive import Edge, run
 from ulak.worker.execute import Ending
-from ulak.worker.runtime import Crew, Left, Seat
+from ulak.worker.runtime import Crew
+from ulak.worker.seat import Left, Seat
 from ulak.worker.tasks import TaskHandler
 
 _R = TypeVar("_R")

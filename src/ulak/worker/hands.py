@@ -16,7 +16,8 @@ from ulak.core.job import Cause, Done, Lease
 from ulak.storage.drive import Edge, arun, run
 from ulak.worker.execute import Ending, Runs
 from ulak.worker.pulse import Pulse
-from ulak.worker.runtime import Crew, Left, Seat
+from ulak.worker.runtime import Crew
+from ulak.worker.seat import Left, Seat
 
 _log = logging.getLogger("ulak")
 

@@ -23,7 +23,8 @@ from ulak.worker.execute import Runs
 from ulak.worker.hands import AnyHands, LoopHands, ThreadHands, replace_lost
 from ulak.worker.keeper import Duty, Keeper
 from ulak.worker.overseer import Overseer
-from ulak.worker.runtime import Crew, PoolMetrics, Report
+from ulak.worker.report import PoolMetrics, Report
+from ulak.worker.runtime import Crew
 
 _log = logging.getLogger("ulak")
 
@@ -108,7 +109,7 @@ class BasePool:
         # Jobs of tasks have policies of their own.
         if None in self._handler.tasks:
             yield from self._store_policy()
-        yield from self._crew.begin()
+        yield from self._crew.tally.begin()
         # On a pool's loop an `async def` handler runs itself; threads have it run on the caller's.
         self._handler.open(None if self._handler.is_async else loop)
         if self._handler.is_async:
@@ -205,7 +206,7 @@ class BasePool:
 
     def _metrics(self) -> Flow[PoolMetrics]:
         self._started()
-        return (yield from self._crew.metrics())
+        return (yield from self._crew.tally.metrics())
 
     def _started(self) -> AnyHands:
         if self._hands is None:

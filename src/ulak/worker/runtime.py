@@ -5,15 +5,12 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any, Protocol, TypeAlias
-
-import msgspec
 
 from ulak import events
 from ulak.context import Context
 from ulak.core import flows, rules
 from ulak.core.flows import LOOK_AGAIN_S, Do, Flow, ask, least
-from ulak.core.job import Cause, Counts, Done, Failure, Hold, Lease, Outcome, State, Totals, Verdict
+from ulak.core.job import Cause, Done, Failure, Hold, Lease, Outcome, State, Verdict
 from ulak.core.store import Line, Settled, Settlement, Signal, Store, Tasks, Until
 from ulak.errors import StorageBusy, StorageFull, StorageGone, StorageUnavailable
 from ulak.events import Events
@@ -23,6 +20,8 @@ from ulak.seldom import Seldom, again, in_a_line
 from ulak.storage.line import WaitLine
 from ulak.ways import quick_hands
 from ulak.worker.execute import NO_TASK, Ending, Failed, ack_joined
+from ulak.worker.report import Report, Tally
+from ulak.worker.seat import Hands, Left, Seat
 from ulak.worker.turns import Turns
 
 _log = logging.getLogger("ulak")
@@ -32,86 +31,10 @@ HALT_S = 2.0
 """How long workers may take to hand back what was ended under them."""
 
 
-class Report(msgspec.Struct, frozen=True):
-    """How a drain or a shutdown ended; numbers are of all queues of the pool together.
-
-    drained: every producer had finished, and nothing was left that could still run.
-    open: unfinished jobs left there; of these, held ones wait for a worker that knows their task, and
-    paused says that a queue is paused.
-    released: deliveries handed back unspent because time was over. dead: dead jobs stored there.
-    """
-
-    drained: bool
-    open: int
-    held: int
-    paused: bool
-    released: int
-    dead: int
-
-
-class PoolMetrics(msgspec.Struct, frozen=True):
-    """What happened in the pool's queues since it started, in one snapshot.
-
-    rejected and stale count this process only.
-
-    At rest: processed = succeeded + failed; failed = retries + dead_lettered + cut.
-    """
-
-    enqueued: int
-    processed: int
-    succeeded: int
-    failed: int
-    retries: int
-    dead_lettered: int
-    cut: int
-    reclaimed: int
-    stale: int
-    rejected: int
-
-
-class Seat:
-    """One worker's place in a pool, and what it runs there now."""
-
-    def __init__(self, number: int) -> None:
-        self.number = number
-        # One value, since the keeper reads it while the worker goes from one job to the next.
-        self.running: tuple[Lease, Context] | None = None
-        self.left = False
-        self.asked_to_end = False
-        # Where its worker stands in line, while it is idle.
-        self.standing: list[Line] = []
-        # The last burst did not end for want of a job.
-        self.has_more = False
-        # How long its last handler ran by the general way.
-        self.run_s = 0.0
-
-
 _ROLLED_BACK = Failed(
     Cause.ERROR,
     Failure("NotCommitted", "the handler returned before it committed the transaction that finishes its job"),
 )
-
-Left: TypeAlias = tuple[Lease, Ending]
-"""A delivery that ended, and is to be settled."""
-
-
-class Hands(Protocol):
-    """What carries workers: threads, or the tasks of an event loop."""
-
-    def start(self, seat: Seat) -> None:
-        """Run the flow of a worker in this seat; tell the crew when it is over."""
-
-    def handle(self, seat: Seat, lease: Lease, context: Context) -> Any:  # noqa: ANN401 - an Ending, or a coroutine of one
-        """Run the handler for one delivery."""
-
-    def burst(self, seat: Seat, left: list[Left], begin: Callable[[], None]) -> Any:  # noqa: ANN401 - the new `left`, or a coroutine of it
-        """Settle what is left and run jobs, as long as the store's short way goes; what is left then.
-
-        begin: called before the first job runs.
-        """
-
-    def abandon(self) -> None:
-        """Time is over: stop what can be stopped, leave the rest behind."""
 
 
 class Crew:
@@ -169,8 +92,7 @@ class Crew:
         self._turns = Turns(self.queues, turns)
         self._local_of = {local.name: local for local in local_queues}
         self._ack = partial(ack_joined, store) if store.capabilities.transactions else None
-        self._start = Totals()
-        self._start_stale = self._start_rejected = 0
+        self.tally = Tally(local_queues)
 
     @property
     def size(self) -> int:
@@ -192,75 +114,54 @@ class Crew:
         for local in self.local_queues:
             local.wake_all()
 
-    def begin(self) -> Flow[None]:
-        """Note where the totals stand, before the first worker starts."""
-        self._start = _summed((yield from ask(Store.counts, self.queues)))
-        self._start_stale, self._start_rejected = self._refused()
-
-    def _refused(self) -> tuple[int, int]:
-        return (
-            sum(local.stale for local in self.local_queues),
-            sum(local.rejected for local in self.local_queues),
-        )
-
-    def metrics(self) -> Flow[PoolMetrics]:
-        """What happened since `begin`."""
-        totals = _summed((yield from ask(Store.counts, self.queues)))
-        stale, rejected = self._refused()
-        grown = {
-            name: getattr(totals, name) - getattr(self._start, name)
-            for name in PoolMetrics.__struct_fields__
-            if name not in ("stale", "rejected")
-        }
-        return PoolMetrics(**grown, stale=stale - self._start_stale, rejected=rejected - self._start_rejected)
-
     # One worker
 
     def work(self, seat: Seat, hands: Hands) -> Flow[None]:
         """Take jobs and run them, one at a time, until the pool stops or nothing can come any more."""
         signal = yield from flows.new_signal()
-        standing = seat.standing
-        left: list[Left] = []
+        left: list[Left] | None = []
         try:
-            while True:
+            while left is not None:
                 signal.clear()
-                if self.quick is not None and self.taking and not seat.asked_to_end:
-                    left = yield Do(partial(hands.burst, seat, left, partial(_leave, standing, signal)))
-                    if seat.has_more and not left:
-                        continue
-                settlements = yield from self._settlements(left)
-                taking = self.taking and not seat.asked_to_end
-                # Where the short way goes, the next job is taken by it if it can be.
-                goes_on = taking and seat.has_more
-                turned = yield from self._turn(seat, settlements, limit=int(taking and not goes_on))
-                if turned is None:
-                    left = list(settlements)
-                    if self.stopped or self.store_gone is not None:
-                        return
-                    # Not all at once, when it is back.
-                    yield from flows.sleep(signal, LOOK_AGAIN_S * (0.5 + (yield from flows.draw())))
-                    continue
-                settled, leases = turned
-                self._note(settlements, settled, seat.run_s)
-                seat.running = None
-                left = []
-                if leases and self.stopped:
-                    # The end came between the look at `taking` and the claim: nobody renews these any more.
-                    left = [(lease, rules.give_back(Cause.SHUTDOWN)) for lease in leases]
-                    continue
-                if leases:
-                    _leave(standing, signal)
-                    ending = yield from self._run(seat, leases[0], hands)
-                    left = [] if ending is None else [(leases[0], ending)]
-                elif goes_on:
-                    continue
-                elif not taking or (yield from self.is_over()):
-                    return
-                elif not (yield from self._stand(standing, signal)):
-                    # A wake-up may be lost to an exception that strikes whoever gives it.
-                    yield from flows.sleep(signal, LOOK_AGAIN_S)
+                left = yield from self._round(seat, hands, signal, left)
         finally:
-            _leave(standing, signal)
+            _leave(seat.standing, signal)
+
+    def _round(self, seat: Seat, hands: Hands, signal: Signal, left: list[Left]) -> Flow[list[Left] | None]:
+        """Settle what is left, take a job and run it; what is left then, None if nothing can come."""
+        if self.quick is not None and self.taking and not seat.asked_to_end:
+            left = yield Do(partial(hands.burst, seat, left, partial(_leave, seat.standing, signal)))
+            if seat.has_more and not left:
+                return []
+        settlements = yield from self._settlements(left)
+        taking = self.taking and not seat.asked_to_end
+        # Where the short way goes, the next job is taken by it if it can be.
+        goes_on = taking and seat.has_more
+        turned = yield from self._turn(seat, settlements, limit=int(taking and not goes_on))
+        if turned is None:
+            if self.stopped or self.store_gone is not None:
+                return None
+            # Not all at once, when it is back.
+            yield from flows.sleep(signal, LOOK_AGAIN_S * (0.5 + (yield from flows.draw())))
+            return list(settlements)
+        settled, leases = turned
+        self._note(settlements, settled, seat.run_s)
+        seat.running = None
+        if leases and self.stopped:
+            # The end came between the look at `taking` and the claim: nobody renews these any more.
+            return [(lease, rules.give_back(Cause.SHUTDOWN)) for lease in leases]
+        if leases:
+            _leave(seat.standing, signal)
+            ending = yield from self._run(seat, leases[0], hands)
+            return [] if ending is None else [(leases[0], ending)]
+        if goes_on:
+            return []
+        if not taking or (yield from self.is_over()):
+            return None
+        if not (yield from self._stand(seat.standing, signal)):
+            # A wake-up may be lost to an exception that strikes whoever gives it.
+            yield from flows.sleep(signal, LOOK_AGAIN_S)
+        return []
 
     def _settlements(self, left: list[Left]) -> Flow[list[Settlement]]:
         """What is left to settle, with its verdicts."""
@@ -574,9 +475,3 @@ def _leave(standing: list[Line], signal: Signal) -> None:
     for line in standing:
         line.leave(signal)
     standing.clear()
-
-
-def _summed(counts: Mapping[str, Counts]) -> Totals:
-    """The totals of several queues together."""
-    names = Totals.__struct_fields__
-    return Totals(*(sum(getattr(of_queue.totals, name) for of_queue in counts.values()) for name in names))
