@@ -53,13 +53,7 @@ class BasePool:
         events: Events | None = None,
         jobs_max: int | None = None,
     ) -> None:
-        if type(count) is not int or not 1 <= count <= COUNT_MAX:
-            raise ArgumentError(f"count is the number of workers: an int from 1 to {COUNT_MAX:,}")
-        if lease_s < LEASE_MIN_S:
-            raise ArgumentError(
-                f"a pool renews its leases at a third of the visibility timeout, which must be at least "
-                f"{LEASE_MIN_S} s for that; it is {lease_s:g} s"
-            )
+        _check(count, lease_s)
         self._opened = opened
         self._edge = edge = opened.edge
         self._handler = handler
@@ -215,6 +209,17 @@ class BasePool:
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}(queue={self._crew.label!r}, size={self.size})"
+
+
+def _check(count: int, lease_s: float) -> None:
+    """Raises ArgumentError for what no pool can have."""
+    if type(count) is not int or not 1 <= count <= COUNT_MAX:
+        raise ArgumentError(f"count is the number of workers: an int from 1 to {COUNT_MAX:,}")
+    if lease_s < LEASE_MIN_S:
+        raise ArgumentError(
+            f"a pool renews its leases at a third of the visibility timeout, which must be at least "
+            f"{LEASE_MIN_S} s for that; it is {lease_s:g} s"
+        )
 
 
 class Pool(BasePool):
