@@ -23,6 +23,7 @@ from tests.support.waiting import WAIT_S, eventually
 from tests.tasks import roles
 from tests.tasks.conftest import MakeApp
 from ulak import App, Backoff, Cancel, Context, Failure, Job, JobFailed, Retry, State, StorageUnavailable
+from ulak.events import Died
 from ulak.testing import ManualClock
 
 
@@ -273,9 +274,13 @@ def test_r8_a_job_that_kills_its_process_runs_exactly_as_often_as_it_may(
         for _ in range(attempts):
             with child(roles.runs_what_kills_it, url, attempts, str(ran)) as worker:
                 assert worker.ended() == -signal.SIGKILL
+        ends: list[Any] = []
+        app.on(ends.append)
         with app.workers(1):
             eventually(lambda: job.status() is State.DEAD)
     assert told == []
+    # Of the last one, whose process is gone, the pool tells that takes back its lease.
+    assert [(type(end), end.cause, end.attempt) for end in ends] == [(Died, "lost", attempts)]
     assert_ran_out(job, [int(line) for line in ran.read_text().split()], attempts, "lost")
 
 
