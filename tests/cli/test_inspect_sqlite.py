@@ -309,7 +309,7 @@ def test_a_table_in_a_pipe_loads_no_rich(path: Path) -> None:
         "import sys; from ulak.cli import main; status = main(['counts', '--url', sys.argv[1]]);"
         "assert not {'rich', 'asyncio.base_events'} & set(sys.modules) - before; sys.exit(status)"
     )
-    code = f"import sys, ulak; before = set(sys.modules); {code}"
+    code = f"import sys, ulak; ulak.Queue; before = set(sys.modules); {code}"
     done = subprocess.run(
         [sys.executable, "-c", code, filled(path)], capture_output=True, text=True, check=False, timeout=60
     )

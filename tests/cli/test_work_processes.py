@@ -107,7 +107,9 @@ def test_a_signal_is_passed_on_and_running_jobs_finish(
     for guest in guests:
         guest.let_go("home")
     assert worker.ended() == 0
-    assert worker.err.rest() == [f"ulak stopped on {number.name}: 0 jobs handed back, 0 jobs open"]
+    # How many are open is what the process that ended last saw, and the other's job may have been open then.
+    (line,) = worker.err.rest()
+    assert line.startswith(f"ulak stopped on {number.name}: 0 jobs handed back, ")
     assert [job.result(0) for job in standing] == ["home"] * 2
 
 
