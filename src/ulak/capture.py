@@ -6,7 +6,6 @@ import contextlib
 import os
 import re
 from collections import deque
-from pathlib import Path
 from types import TracebackType
 from typing import cast
 
@@ -23,7 +22,7 @@ _FRAME = re.compile(r'File "(?P<file>.*)", line (?P<line>[0-9]+), in .*')
 # The base class's own, since an exception may bring a `__traceback__` that raises.
 _traceback_of = BaseException.__dict__["__traceback__"].__get__
 
-_OWN = f"{Path(__file__).parent}{os.sep}"
+_OWN = f"{__file__.rpartition(os.sep)[0]}{os.sep}"
 
 
 def capture(error: BaseException | str) -> Failure:
@@ -97,6 +96,9 @@ def place_of(failure: Failure) -> str:
     match = _FRAME.fullmatch(frame_of(failure))
     if match is None:
         return ""
+    # Only whoever shows errors pays for its import.
+    from pathlib import Path
+
     file = match["file"]
     with contextlib.suppress(OSError):  # the directory is gone
         file = file.removeprefix(f"{Path.cwd()}{os.sep}")

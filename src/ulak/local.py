@@ -6,7 +6,6 @@ import logging
 import os
 import threading
 import weakref
-from pathlib import Path
 from types import TracebackType
 from typing import Protocol, Self
 
@@ -340,4 +339,7 @@ def place_of(url: str) -> str:
         return masked(url)
     path, options = file_of(url)
     told = ", ".join(f"{name}={value}" for name, value in options.items())
+    # As above.
+    from pathlib import Path
+
     return f"{Path(path).absolute()}{f' ({told})' if told else ''}"
