@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import argparse
+import contextlib
 import logging
 import signal
 import sys
 import threading
+from collections.abc import Iterable
 from pathlib import Path
 from queue import SimpleQueue
 from typing import TYPE_CHECKING
@@ -20,7 +23,7 @@ from ulak.cli.stops import Hurry, Stopped, Stops
 from ulak.cli.work_limits import Sources
 from ulak.cli.work_process import Note, Worker
 from ulak.clock import SYSTEM
-from ulak.errors import StorageGone
+from ulak.errors import StorageGone, UlakError
 from ulak.events import Event
 from ulak.worker.supervisor import Tie, Word
 
@@ -39,7 +42,7 @@ def main(*argv: str) -> int:
     assert args is not None, "the parent has read these arguments"
     args.is_process = True
     inbox: SimpleQueue[Note] = SimpleQueue()
-    front = _Child(is_developing=args.reload)
+    front = _Child(args)
     worker = Worker(args, inbox, front)
     with Stops(inbox, worker.deadline().inbox, has_parent=True) as stops:
         hurried = worker.hurried()
@@ -81,9 +84,10 @@ class _Child:
     tie: Tie
     is_one_of_several = True
 
-    def __init__(self, *, is_developing: bool) -> None:
+    def __init__(self, args: argparse.Namespace) -> None:
         self.is_fresh = True
-        self._is_developing = is_developing
+        self._is_developing: bool = args.reload
+        self._queues: Iterable[str] | None = args.queues
         self._app: App | None = None
         self._text = ""
 
@@ -122,5 +126,10 @@ class _Child:
         """The parent sees it end."""
 
     def ended(self, report: Report, *, number: int | None, why: str | None) -> None:  # noqa: ARG002
-        """Say what is left."""
-        self.tie.report(Word.ENDED, msgspec.structs.asdict(report))
+        """Say what is left, and when it was so: the last one to look has seen what all have done."""
+        assert self._app is not None
+        told = {**msgspec.structs.asdict(report), "at": SYSTEM.interval()}
+        queues = self._queues or self._app.queues
+        with contextlib.suppress(UlakError):  # the store may be away; then it is as the pool has seen it
+            told["open"] = sum(self._app.queue(name).counts().open for name in queues)
+        self.tie.report(Word.ENDED, told)

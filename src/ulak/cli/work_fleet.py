@@ -60,9 +60,12 @@ class Fleet:
                 supervisor.stop(args.grace + KILL_S)
                 return error.status if error.reason is not None else FAILED
             if number is None:
-                say(work_say.drained(self._ended[-1]), to=sys.stderr)
+                if self._ended:
+                    say(work_say.drained(_summed(self._ended)), to=sys.stderr)
                 return 0
             say(work_say.stopping(number, args.grace), to=sys.stderr)
+            # Whoever says now that it works has been told to end.
+            self._has_begun = True
             self._ended.clear()
             supervisor.terminate()
             hurry = self._awaited(args.grace + KILL_S)
@@ -107,5 +110,8 @@ class Fleet:
 
 
 def _summed(ended: list[dict[str, Any]]) -> dict[str, Any]:
-    """What all have handed back together; who ended last knows what is open."""
-    return {**ended[-1], "released": sum(each["released"] for each in ended)} if ended else {}
+    """What all have handed back together; who looked last knows what is open."""
+    if not ended:
+        return {}
+    last = max(ended, key=lambda each: each["at"])
+    return {**last, "released": sum(each["released"] for each in ended)}
