@@ -5,10 +5,15 @@ The whole of it is a campaign of its own (`tests/campaigns/stops.py`).
 
 from __future__ import annotations
 
+import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
+from tests.cli.command import TIMEOUT_S, environment
+from tests.cli.working import HELLO, SIGNALS
 from tests.support.stopping import Tally, control, first_moments, random_points, rolling
 
 ALONE_OR_NOT = pytest.mark.parametrize("args", [[], ["--processes", "2"]], ids=["alone", "processes"])
@@ -23,6 +28,56 @@ def passes(tally: Tally) -> None:
 def test_a_stop_in_the_first_moments_loses_nothing(tmp_path: Path, args: list[str]) -> None:
     offsets_s = [0.0, 0.05, 0.1, 0.2, 0.3, 0.4, 0.6]
     passes(first_moments(tmp_path, offsets_s=offsets_s, args=args, seed=1))
+
+
+# A signal comes while the command itself is still being imported.
+STRUCK = """
+import signal, sys
+
+class Strike:
+    def find_spec(self, name, *_):
+        if name == "ulak.cli.options":
+            signal.raise_signal(int(sys.argv.pop(1)))
+
+sys.meta_path.insert(0, Strike())
+from ulak.__main__ import main
+sys.exit(main())
+"""
+
+
+def struck(folder: Path, number: signal.Signals, *args: str) -> tuple[int, str]:
+    (folder / "hello.py").write_text(HELLO)
+    path = ":".join(entry for entry in sys.path if entry)
+    done = subprocess.run(
+        [sys.executable, "-c", STRUCK, str(number.value), *args],
+        cwd=folder,
+        env=environment({"PYTHONPATH": path}),
+        capture_output=True,
+        check=False,
+        text=True,
+        timeout=TIMEOUT_S,
+    )
+    return done.returncode, done.stdout + done.stderr
+
+
+@SIGNALS
+@ALONE_OR_NOT
+def test_a_signal_while_the_command_is_imported_ends_a_worker_without_a_traceback(
+    tmp_path: Path, number: signal.Signals, args: list[str]
+) -> None:
+    status, said = struck(tmp_path, number, "work", "hello:app", *args)
+    assert status == 0
+    assert "Traceback" not in said
+    assert args or said == ""
+
+
+@SIGNALS
+def test_a_signal_while_another_command_is_imported_ends_that_as_ever(
+    tmp_path: Path, number: signal.Signals
+) -> None:
+    ends = {signal.SIGINT: 130, signal.SIGTERM: -signal.SIGTERM}
+    url = f"sqlite:///{tmp_path}/jobs.db"
+    assert struck(tmp_path, number, "counts", "--url", url) == (ends[number], "")
 
 
 def test_a_signal_that_is_held_back_ends_it_in_order_however_early_it_came(tmp_path: Path) -> None:

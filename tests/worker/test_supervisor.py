@@ -209,12 +209,15 @@ def test_stop_lets_them_end_within_the_grace(tmp_path: Path) -> None:
         assert supervisor.size == 0
 
 
-def test_one_that_is_stopped_in_the_first_moments_of_its_life_ends_in_order() -> None:
-    with Supervisor(python(ORDERLY + "signal.pause()"), 3) as supervisor:
+def test_one_that_is_stopped_in_the_first_moments_of_its_life_ends_in_order(tmp_path: Path) -> None:
+    code = ORDERLY.replace("sys.exit(0)", "(open(f'{sys.argv[1]}/{os.getpid()}', 'w'), sys.exit(0))")
+    with Supervisor(python(code + "signal.pause()", tmp_path), 3) as supervisor:
         supervisor.tend(0)
         mask = signal.pthread_sigmask(signal.SIG_BLOCK, [])
+        pids = supervisor.pids
         supervisor.stop(60.0)
         assert (supervisor.size, supervisor.started, supervisor.ends) == (0, 3, {})
+    assert {file.name for file in tmp_path.iterdir()} == set(map(str, pids))
     assert not {signal.SIGTERM, signal.SIGINT} & mask
 
 
