@@ -20,7 +20,7 @@ from ulak.worker.execute import DONE, Handler
 from ulak.worker.hands import replace_lost
 from ulak.worker.keeper import Keeper
 from ulak.worker.report import Report
-from ulak.worker.runtime import Crew
+from ulak.worker.runtime import CLAIM_S, Crew
 from ulak.worker.seat import Left, Seat
 
 if TYPE_CHECKING:
@@ -192,7 +192,8 @@ class SimPool:
             return None
         finally:
             actor.doing = ()
-        allowed_s = None if limit_s is None and how == "drain" else (limit_s or 0.0) + grace_s
+        # A claim that is under way is waited for.
+        allowed_s = None if limit_s is None and how == "drain" else (limit_s or 0.0) + grace_s + CLAIM_S
         stage.watch.took(f"{how} of {self.worker}", start, allowed_s)
         stage.seen["cut off by an end"] += report.released
         stage.watch.ended(self, start[0])

@@ -6,13 +6,16 @@ A pool in a library hears of a signal by a call of `shutdown`. A test's name car
 from __future__ import annotations
 
 import asyncio
+import threading
 
 import pytest
 
 from tests.support.pools import KINDS, LEASE_S, Gate, is_renewed, of_kind
+from tests.support.stores import refuse
 from tests.support.threads import Running
 from tests.support.waiting import WAIT_S, eventually, let_time_pass
 from ulak import AsyncQueue, Closed, Terminal
+from ulak.worker.runtime import CLAIM_S
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -171,6 +174,45 @@ def test_W7_a_producer_that_registers_again_finds_the_pool_at_work(make, kind):
             q.enqueue("second")
             eventually(lambda: ran == ["first", "second"], within_s=5.0)
         assert Running(pool.drain).result().drained
+
+
+@pytest.mark.parametrize("end", ["drain", "shutdown"])
+def test_W2_a_claim_that_is_under_way_at_the_end_is_handed_back_before_it(make, end):
+    """The process may end right after, and would leave a lease behind, and so spend an attempt."""
+    q, begun, go_on, ran = make(), threading.Event(), threading.Event(), []
+
+    def decide(name, args):
+        if name == "turn" and args[2] and not begun.is_set():
+            begun.set()
+            assert go_on.wait(WAIT_S)
+
+    refuse(q, decide)
+    q.enqueue("late")
+    with q.workers(ran.append, count=1) as pool:
+        assert begun.wait(WAIT_S)
+        threading.Timer(0.1, go_on.set).start()
+        report = pool.shutdown(grace=0) if end == "shutdown" else pool.drain(timeout=0)
+        counts = q.counts()
+        assert (report.open, counts.leased, counts.ready, pool.size) == (1, 0, 1, 0)
+    assert (ran, q.jobs()[0].attempt) == ([], 0)
+
+
+def test_W3_an_end_does_not_wait_long_for_a_store_that_does_not_answer(make):
+    q, begun, go_on = make(), threading.Event(), threading.Event()
+
+    def decide(name, args):
+        if name == "turn" and args[2]:
+            begun.set()
+            assert go_on.wait(WAIT_S)
+
+    refuse(q, decide)
+    pool = q.workers(print, count=1)
+    pool.start()
+    assert begun.wait(WAIT_S)
+    assert Running(lambda: pool.shutdown(grace=0)).result(CLAIM_S + 5.0).open == 0
+    assert pool.size == 1
+    go_on.set()
+    eventually(lambda: pool.size == 0)
 
 
 @pytest.mark.parametrize("end", ["drain", "shutdown"])

@@ -30,6 +30,9 @@ _log = logging.getLogger("ulak")
 HALT_S = 2.0
 """How long workers may take to hand back what was ended under them."""
 
+CLAIM_S = 1.0
+"""How long an end waits for claims that are under way, to hand back what they bring."""
+
 
 _ROLLED_BACK = Failed(
     Cause.ERROR,
@@ -125,6 +128,7 @@ class Crew:
                 signal.clear()
                 left = yield from self._round(seat, hands, signal, left)
         finally:
+            seat.is_claiming = False
             _leave(seat.standing, signal)
 
     def _round(self, seat: Seat, hands: Hands, signal: Signal, left: list[Left]) -> Flow[list[Left] | None]:
@@ -137,8 +141,11 @@ class Crew:
         taking = self.taking and not seat.asked_to_end
         # Where the short way goes, the next job is taken by it if it can be.
         goes_on = taking and seat.has_more
-        turned = yield from self._turn(seat, settlements, limit=int(taking and not goes_on))
+        limit = int(taking and not goes_on)
+        seat.is_claiming |= limit > 0
+        turned = yield from self._turn(seat, settlements, limit=limit)
         if turned is None:
+            seat.is_claiming = False
             if self.stopped or self.store_gone is not None:
                 return None
             # Not all at once, when it is back.
@@ -150,6 +157,7 @@ class Crew:
         if leases and self.stopped:
             # The end came between the look at `taking` and the claim: nobody renews these any more.
             return [(lease, rules.give_back(Cause.SHUTDOWN)) for lease in leases]
+        seat.is_claiming = False
         if leases:
             _leave(seat.standing, signal)
             ending = yield from self._run(seat, leases[0], hands)
@@ -362,8 +370,15 @@ class Crew:
 
     # The end
 
-    def left(self, timeout_s: float | None) -> Flow[bool]:
-        """Wait until every worker has left, for at most `timeout_s`; whether they have."""
+    def left(self, timeout_s: float | None, *, claiming: bool = False) -> Flow[bool]:
+        """Wait until every worker has left, for at most `timeout_s`; whether they have.
+
+        claiming: only for those whose claim is under way.
+        """
+
+        def are_gone() -> bool:
+            return all(seat.left or (claiming and not seat.is_claiming) for seat in self.seats)
+
         start = yield from flows.now()
         signal = yield from flows.new_signal()
         self.gone.join(signal)
@@ -371,8 +386,8 @@ class Crew:
             while True:
                 signal.clear()
                 left_s = None if timeout_s is None else start + timeout_s - (yield from flows.now())
-                if self.size == 0 or (left_s is not None and left_s <= 0):
-                    return self.size == 0
+                if are_gone() or (left_s is not None and left_s <= 0):
+                    return are_gone()
                 yield from flows.sleep(signal, least(left_s, LOOK_AGAIN_S))
         finally:
             self.gone.leave(signal)
@@ -430,6 +445,8 @@ class Crew:
         self.stopped = True
         self.gone.ring(len(self.gone))
         self.wake_all()
+        # A worker whose claim is under way hands back what that brings; the process may end right after this.
+        yield from self.left(CLAIM_S, claiming=True)
         returned, self._returned = self._returned, []
         released = len(returned)
         try:

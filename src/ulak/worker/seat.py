@@ -22,6 +22,8 @@ class Seat:
         # One value, since the keeper reads it while the worker goes from one job to the next.
         self.running: tuple[Lease, Context] | None = None
         self.left = False
+        # Its worker claims, or hands back what a claim has brought too late.
+        self.is_claiming = False
         self.asked_to_end = False
         # Where its worker stands in line, while it is idle.
         self.standing: list[Line] = []
