@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.working import HELLO, SIGNALS, Python, Work, jobs
+from tests.cli.working import HELLO, SIGNALS, Caller, Python, Work, jobs
 from tests.support.commands import running
+from tests.support.doors import Door
 from tests.support.waiting import eventually
 from ulak import State
 from ulak.cli.work import queues
@@ -40,6 +41,17 @@ def test_it_says_what_it_works_on(work: Work, folder: Path) -> None:
         f"ulak works on {folder}/jobs.db: tasks hello.welcome, hello.awelcome, hello.send, hello.hold, "
         "hello.stand, and 3 more; queues default, mail; concurrency 3"
     )
+
+
+def test_what_a_handler_prints_is_seen_at_once(work: Work, folder: Path, caller: Caller, gate: Door) -> None:
+    (folder / "hello.py").write_text(
+        HELLO.replace("    word, _ = knock", "    print('standing')\n    word, _ = knock")
+    )
+    worker = work("hello:app")
+    caller.stand.enqueue(gate.place)
+    guest = gate.guest()
+    assert worker.out.next() == "standing"
+    guest.let_go()
 
 
 @SIGNALS

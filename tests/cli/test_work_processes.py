@@ -192,6 +192,24 @@ def test_a_process_that_is_stopped_by_hand_hands_back_and_is_replaced(
     assert worker.err.next().endswith(f"(pid {first.pid}) ended with status 0; the next one starts in 0.1 s")
 
 
+def test_one_that_had_settled_a_job_is_replaced_at_once_and_else_after_a_while(
+    work: Work, caller: Caller
+) -> None:
+    worker = work("hello:app", "--processes", "1")
+    # Idle ones first, twice; then the backoff starts anew.
+    for after in ("in 0.1 s", "in 0.2 s"):
+        (child,) = all_work(worker, 1)
+        os.kill(child, signal.SIGKILL)
+        assert worker.err.until("ended by SIGKILL").endswith(
+            f"(pid {child}) ended by SIGKILL; the next one starts {after}"
+        )
+        eventually(lambda child=child: children_of(worker.pid) not in ([], [child]))
+    child = caller.whoami.enqueue().result(WAIT_S)
+    # Its parent hears of it by a line that may be on its way still.
+    os.kill(child, signal.SIGKILL)
+    assert worker.err.until("ended by SIGKILL").endswith("the next one starts at once")
+
+
 # What cannot work
 
 
