@@ -22,7 +22,7 @@ from ulak.worker.supervisor import GivenUp, Supervisor, Word
 RESTART = Backoff(base=0.1, cap=10.0)
 FAILURES_MAX = 10
 LOOK_S = 0.05
-KILL_S = 1.6
+KILL_S = 1.7
 """How long after the grace a process that has not ended is killed."""
 
 _log = logging.getLogger("ulak")

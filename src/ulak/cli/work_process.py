@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from ulak.worker.pool import Pool
     from ulak.worker.report import Report
 
-LEAVE_S = 1.2
+LEAVE_S = 1.4
 """How long after its grace a process may still take to end in order."""
 
 HURRY_S = 1.0
