@@ -45,6 +45,7 @@ from ulak.worker.wire import (
     Stop,
     ToChild,
     ended,
+    run_of,
 )
 
 ERROR = Failure("ValueError", "what went wrong: ü", "File ...")
@@ -76,13 +77,23 @@ def ends() -> Iterator[Ends]:
 # Frames
 
 
+def test_a_lease_is_in_a_child_what_it_was_but_for_what_only_its_pool_needs(ends: Ends) -> None:
+    lease = a_lease()
+    ends.parent.send(run_of(3, lease))
+    frame = ends.child.receive()
+    assert isinstance(frame, Run)
+    spec = msgspec.structs.replace(lease.work.spec, backoff=None, unique_key=None, idempotency_key=None)
+    work = msgspec.structs.replace(lease.work, spec=spec)
+    assert frame.lease == msgspec.structs.replace(lease, work=work, backoff=None)
+
+
 @pytest.mark.parametrize(
     "frame",
     [
         Start(
             ["hello.py", "-x"], [Module("hello", "/hello.py"), Module("mail")], "app", ["a"], "sqlite:///a"
         ),
-        Run(3, a_lease()),
+        run_of(3, a_lease()),
         Stop(3),
     ],
     ids=lambda frame: type(frame).__name__,
@@ -167,7 +178,7 @@ def test_large_frames_pass_while_both_ends_send(ends: Ends) -> None:
     large = msgspec.structs.replace(lease, work=msgspec.structs.replace(lease.work, body=b"x" * 1_000_000))
     there = Running(lambda: [ends.child.receive() for _ in range(3)])
     for number in range(3):
-        ends.parent.send(Run(number, large))
+        ends.parent.send(run_of(number, large))
     assert [frame.number for frame in there.result()] == [0, 1, 2]
 
 
@@ -374,12 +385,12 @@ def hands_on() -> Iterator[Child]:
 def a_run(number: int, task: str, body: bytes) -> Run:
     lease = a_lease()
     spec = msgspec.structs.replace(lease.work.spec, task=f"errands.{task}")
-    return Run(number, msgspec.structs.replace(lease, work=Work(1, spec, body, 0, 1.5)))
+    return run_of(number, msgspec.structs.replace(lease, work=Work(1, spec, body, 0, 1.5)))
 
 
 def test_frames_that_come_at_once_are_all_heard(hands_on: Child, gate: Door) -> None:
     body = msgspec.json.encode({"place": gate.place})
-    encode = msgspec.msgpack.Encoder(enc_hook=dict).encode
+    encode = msgspec.msgpack.Encoder().encode
     both = [encode(a_run(7, "obey", body)), encode(Stop(7))]
     hands_on.pipe._socket.sendall(b"".join(len(part).to_bytes(4, "big") + part for part in both))
     gate.guest().let_go("on")

@@ -236,8 +236,8 @@ class _Desk:
 
     def _take(self, frame: ToChild) -> None:
         match frame:
-            case Run(number, lease):
-                self._number, self._told = number, ""
+            case Run():
+                self._number, self._told, lease = frame.number, "", frame.lease
                 self._context = context = Context(lease, _ack=self._ack)
                 self._inbox.put((lease, context))
             case Stop(number):

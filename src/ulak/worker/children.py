@@ -18,7 +18,7 @@ from ulak.worker.execute import Ending, Failed
 from ulak.worker.nursery import REAP_S, Child, Closed, Errand, Nursery, Why
 from ulak.worker.pulse import Pulse
 from ulak.worker.tasks import Runnable, TaskHandler
-from ulak.worker.wire import Broken, Ended, Garbled, Progress, Ready, Run, Start
+from ulak.worker.wire import Broken, Ended, Garbled, Progress, Ready, Start, run_of
 
 _log = logging.getLogger("ulak")
 
@@ -120,7 +120,7 @@ class Children:
             child = self._borrow(errand)
             is_kept = False
             try:
-                if not _sent(child, Run(errand.number, lease)):
+                if not _sent(child, run_of(errand.number, lease)):
                     # It was dead already, so this job has not begun.
                     child.ended(FAREWELL_S)
                     text = (

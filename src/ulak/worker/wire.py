@@ -8,12 +8,11 @@ from __future__ import annotations
 import contextlib
 import socket
 import threading
-from collections.abc import Mapping
 from typing import Generic, TypeAlias, TypeVar, assert_never
 
 import msgspec
 
-from ulak.core.job import Cancelled, Dead, Done, Hold, Lease, Retry
+from ulak.core.job import Cancelled, Dead, Done, Grant, Hold, Lease, Retry, Spec, Work
 from ulak.worker.execute import DONE, Ending, Failed
 
 FRAME_BYTES_MAX = 4 * 1024 * 1024
@@ -45,10 +44,69 @@ class Start(msgspec.Struct, frozen=True, tag=True):
 
 
 class Run(msgspec.Struct, frozen=True, tag=True):
-    """To a child: run this job. number: names this errand."""
+    """To a child: run this job. number: names this errand.
+
+    The rest is the lease, without what only a failure or a settlement by the pool needs: backoffs and keys.
+    """
 
     number: int
-    lease: Lease
+    store: str
+    epoch: int
+    worker: str
+    lease_s: float
+    id: int
+    queue: str
+    task: str | None
+    codec: str
+    body: bytes
+    headers: dict[str, str] | None
+    priority: int
+    created_at: float
+    max_attempts: int
+    delivery: int
+    attempt: int
+    crashes: int
+    lease_end: float
+    claimed_at: float
+
+    @property
+    def lease(self) -> Lease:
+        """The lease."""
+        spec = Spec(self.queue, self.codec, self.max_attempts, self.task, self.headers)
+        return Lease(
+            grant=Grant(self.store, self.epoch, self.worker, self.lease_s),
+            work=Work(self.id, spec, self.body, self.priority, self.created_at),
+            delivery=self.delivery,
+            attempt=self.attempt,
+            lease_end=self.lease_end,
+            claimed_at=self.claimed_at,
+            crashes=self.crashes,
+        )
+
+
+def run_of(number: int, lease: Lease) -> Run:
+    """What a child is told of a lease."""
+    return Run(
+        number,
+        store=lease.store,
+        epoch=lease.epoch,
+        worker=lease.worker,
+        lease_s=lease.lease_s,
+        id=lease.id,
+        queue=lease.queue,
+        task=lease.task,
+        codec=lease.codec,
+        body=lease.body,
+        headers=None if lease.headers is None else dict(lease.headers),
+        priority=lease.priority,
+        created_at=lease.created_at,
+        max_attempts=lease.max_attempts,
+        delivery=lease.delivery,
+        attempt=lease.attempt,
+        crashes=lease.crashes,
+        lease_end=lease.lease_end,
+        claimed_at=lease.claimed_at,
+    )
 
 
 class Stop(msgspec.Struct, frozen=True, tag=True):
@@ -117,13 +175,6 @@ FromChild: TypeAlias = Ready | Broken | Progress | Ended
 Heard = TypeVar("Heard")
 
 
-def _plain(value: object) -> object:
-    """What a value of a lease is made of that msgspec has no form for: headers that nobody can change."""
-    if isinstance(value, Mapping):
-        return dict(value)
-    raise NotImplementedError
-
-
 class Garbled(Exception):
     """What came is no frame: somebody else has written into the socket."""
 
@@ -137,7 +188,7 @@ class Pipe(Generic[Heard]):
     def __init__(self, end: socket.socket, heard: object) -> None:
         self._socket = end
         self._decode = msgspec.msgpack.Decoder(heard).decode
-        self._encode = msgspec.msgpack.Encoder(enc_hook=_plain).encode
+        self._encode = msgspec.msgpack.Encoder().encode
         self._sending = threading.Lock()
         self._read = bytearray()
 
