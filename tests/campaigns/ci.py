@@ -21,6 +21,7 @@ STEPS = (
     ("tests.campaigns.newer_sqlite",),
     ("tests.campaigns.checkpoints", "20000"),
     ("tests.campaigns.executors", "50", "1500"),
+    ("tests.campaigns.stops", "40", "--rounds", "1", "--jobs", "40"),
     ("bench.guard",),
 )
 

@@ -263,6 +263,33 @@ def test_what_else_runs_in_the_process_does_not_keep_it(
     assert ended_in_s(work, folder, more, *args) <= 2.0
 
 
+@pytest.mark.parametrize("args", [[], ["--processes", "2"]], ids=["alone", "processes"])
+def test_W6_a_job_that_waits_for_a_loop_that_has_stopped_does_not_keep_it(
+    work: Work, folder: Path, caller: Caller, args: list[str]
+) -> None:
+    (folder / "hello.py").write_text(
+        HELLO
+        + textwrap.dedent("""
+            import asyncio
+            stopped = asyncio.new_event_loop()
+
+            @app.task(name="hello.wait")
+            def wait() -> None:
+                future = asyncio.run_coroutine_threadsafe(asyncio.sleep(0), stopped)
+                print("waiting")
+                future.result()
+        """)
+    )
+    job = caller.app.task(name="hello.wait")(lambda: None).enqueue()
+    worker = work("hello:app", "--grace", "10ms", *args)
+    assert worker.out.next() == "waiting"
+    began_at = time.monotonic()
+    worker.signal(signal.SIGTERM)
+    assert worker.ended() == 0
+    assert time.monotonic() - began_at <= 2.0
+    assert (job.status(), job.info().attempt) == (State.READY, 0)
+
+
 def test_a_handler_that_was_left_behind_and_prints_does_not_break_the_end(
     work: Work, folder: Path, caller: Caller
 ) -> None:
