@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import threading
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from queue import SimpleQueue
@@ -189,6 +190,40 @@ def test_breaking_off_gets_through_code_that_catches_everything(error: Exception
 
     with Stops(SimpleQueue()) as stops, pytest.raises(Stopped), stops.breaking_off():
         work()
+
+
+def test_where_the_interpreter_swallows_it_nothing_is_printed_and_the_block_ends_with_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Thing:
+        pass
+
+    told: list[object] = []
+    monkeypatch.setattr(sys, "unraisablehook", told.append)
+    hook = sys.unraisablehook
+    kept: list[weakref.ref[Thing]] = []
+    steps: list[str] = []
+
+    def strike(_: object) -> None:
+        # As while a module is imported, whose lock is let go of in such a callback.
+        signal.raise_signal(signal.SIGTERM)
+
+    def fail(_: object) -> None:
+        raise ValueError
+
+    def work() -> None:
+        kept.append(weakref.ref(thing := Thing(), strike))
+        del thing
+        kept.append(weakref.ref(thing := Thing(), fail))
+        del thing
+        steps.append("went on")
+
+    with Stops(SimpleQueue()) as stops, pytest.raises(Stopped), stops.breaking_off():
+        work()
+    assert ([reference() for reference in kept], steps) == ([None, None], ["went on"])
+    assert sys.unraisablehook is hook
+    # Of others' errors it is told as ever.
+    assert [error.exc_type for error in told] == [ValueError]  # type: ignore[attr-defined]
 
 
 def test_after_the_block_the_first_signal_is_a_wish_again() -> None:

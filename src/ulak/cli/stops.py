@@ -93,8 +93,9 @@ class Stops:
         """
         self._breaks_off = True
         try:
-            if self.number is None:
-                yield
+            with _swallowed_in_silence():
+                if self.number is None:
+                    yield
         except BaseException:
             if self.number is None:
                 raise
@@ -136,6 +137,23 @@ class Stops:
         self.hurry = Hurry(number)
         for inbox in self._in_a_hurry:
             inbox.put(self.hurry)
+
+
+@contextmanager
+def _swallowed_in_silence() -> Iterator[None]:
+    """While inside, a `Stopped` that is raised where nothing can be, as in `__del__`, prints nothing."""
+    before = sys.unraisablehook
+
+    def hook(unraisable: Any) -> None:  # noqa: ANN401 - its class has no public name
+        if unraisable.exc_type is not Stopped:
+            before(unraisable)
+
+    sys.unraisablehook = hook
+    try:
+        yield
+    finally:
+        if sys.unraisablehook is hook:
+            sys.unraisablehook = before
 
 
 class Deadline:
