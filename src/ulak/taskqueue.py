@@ -132,10 +132,10 @@ class TaskQueue(Handle):
         return f"{said}; {before:,} other jobs of queue {self.name!r} are ready, some of them before it"
 
     def is_served(self) -> Flow[bool]:
-        """Whether a worker that lives serves this queue."""
+        """Whether a worker that lives runs tasks of this queue."""
         alive_at = self._edge.clock.calendar() - LIVE_S
         for worker in (yield from ask(Store.workers)):
-            if worker.seen_at >= alive_at and self.name in worker.info.get("queues", "").split(","):
+            if worker.seen_at >= alive_at and worker.serves(self.name):
                 return True
         return False
 

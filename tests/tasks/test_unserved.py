@@ -13,7 +13,7 @@ from tests.support.children import child
 from tests.support.waiting import eventually, let_time_pass
 from tests.tasks import roles
 from tests.tasks.conftest import apps
-from ulak import App, StorageUnavailable
+from ulak import App, ResultTimeout, StorageUnavailable
 from ulak.testing import ManualClock
 from ulak.unserved import Unserved
 
@@ -89,6 +89,34 @@ def test_nothing_is_said_where_all_is_well(app: App, clock: ManualClock, caplog,
     let_time_pass(clock, 10.0, sleepers=1)
     eventually(lambda: not watchers())
     assert warnings(caplog) == []
+
+
+def test_a_pool_that_would_hold_the_jobs_of_tasks_serves_none_of_them(app: App, clock: ManualClock) -> None:
+    job = noop(app).enqueue()
+    q = app.queue("mail")
+
+    def said() -> str:
+        with pytest.raises(ResultTimeout) as caught:
+            job.result(timeout=0)
+        return str(caught.value)
+
+    def beats() -> list[str]:
+        return [worker.info.get("tasks", "") for worker in q._edge.store.workers()]
+
+    with q.workers(print, count=1) as pool:
+        eventually(lambda: beats() == ["plain"])
+        assert "no live worker serves queue 'mail'" in said()
+        pool.shutdown(0)
+    with app.workers(1, queues=["slow"]) as pool:
+        eventually(lambda: beats() == ["app"])
+        assert "no live worker serves queue 'mail'" in said()
+        pool.shutdown(0)
+    q.pause()
+    with app.workers(1) as pool:
+        eventually(lambda: beats() == ["app"])
+        q.redrive(job.id)
+        assert q._edge.store.workers()[0].serves("mail")
+        pool.shutdown(0)
 
 
 @pytest.mark.parametrize(("queues", "seen_s"), [("mail", 10.5), ("other,mailing", 0)])

@@ -261,6 +261,15 @@ class WorkerInfo(msgspec.Struct, frozen=True):
     info: Mapping[str, str]
     seen_at: float = 0.0
 
+    def serves(self, queue: str) -> bool:
+        """Whether it runs jobs of tasks in this queue. What says nothing of tasks may run them."""
+        return queue in self.info.get("queues", "").split(",") and self.info.get("tasks") != "plain"
+
+
+def info_of_pool(queues: Sequence[str], size: int, *, runs_tasks: bool) -> Mapping[str, str]:
+    """What a pool says of itself. runs_tasks: it runs jobs of tasks, and no others; else only others."""
+    return {"queues": ",".join(queues), "size": str(size), "tasks": "app" if runs_tasks else "plain"}
+
 
 class Until(StrEnum):
     """What a waiter waits for: a job to claim, room for one, a due time before all others, nothing left."""

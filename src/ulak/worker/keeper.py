@@ -11,7 +11,7 @@ from ulak.context import Context
 from ulak.core import flows
 from ulak.core.flows import LOOK_AGAIN_S, Flow, ask, least
 from ulak.core.job import Lease, Outcome, State
-from ulak.core.store import Line, Store, Until
+from ulak.core.store import Line, Store, Until, info_of_pool
 from ulak.errors import StorageBusy, StorageFull, StorageUnavailable
 from ulak.seldom import again, in_a_line
 from ulak.worker.runtime import Crew
@@ -164,7 +164,8 @@ class Keeper:
         if now < self._upkeep_at:
             return
         self._upkeep_at = now + LOOK_AGAIN_S
-        yield from ask(Store.beat, crew.worker, {"queues": crew.label, "size": str(crew.size)})
+        info = info_of_pool(crew.queues, crew.size, runs_tasks=crew.runs_tasks)
+        yield from ask(Store.beat, crew.worker, info)
         # A beat is not fsynced, so it may come through where nothing else does.
         yield from crew.store_answered(QUIET_S)
         yield from ask(Store.prune, limit=PRUNE_MAX)

@@ -103,6 +103,11 @@ class Crew:
         return sum(not seat.left for seat in self.seats)
 
     @property
+    def runs_tasks(self) -> bool:
+        """Whether it runs jobs of tasks; else it holds them."""
+        return None not in self._tasks
+
+    @property
     def finished(self) -> bool:
         """Whether producers of this process have registered, and every one has finished."""
         return any(local.finished for local in self.local_queues) and not self.awaited
