@@ -244,6 +244,7 @@ class Core:
         self.home = home
         self.function = function
         self.name = name
+        self.names: tuple[str, ...] = (name,)
         self.parameters = Parameters(function, name, nearby=nearby)
         self.is_async = self.parameters.is_async
         self.decode = self.parameters.decode_result

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from datetime import timedelta
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -29,6 +29,10 @@ class Kind(Protocol):
         """Where they are stored."""
 
     @property
+    def names(self) -> Sequence[str]:
+        """What their task is called, and was."""
+
+    @property
     def decode(self) -> Callable[[bytes | None], Any]:
         """Makes a result of what was stored. Raises PayloadError."""
 
@@ -45,6 +49,11 @@ class Job(msgspec.Struct, Generic[R_co], frozen=True, eq=False, gc=False):
     existed: bool
     _kind: Kind
 
+    @property
+    def _of(self) -> Sequence[str] | None:
+        """What its task may be called, if it may be another's: an id or a key could stand for any job."""
+        return self._kind.names if self.existed else None
+
     def result(self, timeout: float | timedelta | None = None) -> R_co:
         """Wait for its end, and return what the function returned.
 
@@ -52,46 +61,52 @@ class Job(msgspec.Struct, Generic[R_co], frozen=True, eq=False, gc=False):
         Raises JobFailed, JobCancelled or JobExpired if it ended so, ResultTimeout if it has not ended in
         time, JobForgotten if it is not stored any more. In a handler without a timeout, WouldDeadlock.
         """
-        return self._decoded(self._run(lambda q: q.outcome(self.id, timeout, hint=_if_a_loop_waits)))
+        return self._decoded(
+            self._run(lambda q: q.outcome(self.id, self._of, timeout, hint=_if_a_loop_waits))
+        )
 
     async def aresult(self, timeout: float | timedelta | None = None) -> R_co:
         """As `result`."""
-        return self._decoded(await self._arun(lambda q: q.outcome(self.id, timeout)))
+        return self._decoded(await self._arun(lambda q: q.outcome(self.id, self._of, timeout)))
 
     def __await__(self) -> Generator[Any, None, R_co]:
         return self.aresult().__await__()
 
     def wait(self, timeout: float | timedelta | None = None) -> State:
         """Wait for its end; its state then, or when time is over. Raises JobForgotten and WouldDeadlock."""
-        return self._run(lambda q: q.end(self.id, timeout)).state
+        return self._run(lambda q: q.end(self.id, self._of, timeout)).state
 
     async def await_end(self, timeout: float | timedelta | None = None) -> State:
         """As `wait`."""
-        return (await self._arun(lambda q: q.end(self.id, timeout))).state
+        return (await self._arun(lambda q: q.end(self.id, self._of, timeout))).state
 
     def status(self) -> State:
         """Its state now. Raises JobForgotten."""
-        return self._run(lambda q: q.known(self.id)).state
+        return self._run(lambda q: q.known(self.id, self._of)).state
 
     async def astatus(self) -> State:
         """As `status`."""
-        return (await self._arun(lambda q: q.known(self.id))).state
+        return (await self._arun(lambda q: q.known(self.id, self._of))).state
 
     def info(self) -> JobInfo:
         """All that is stored of it now: payload, history, what happens next. Raises JobForgotten."""
-        return self._run(lambda q: q.info(self.id))
+        return self._run(lambda q: q.info(self.id, self._of))
+
+    def refresh(self) -> JobInfo:
+        """As `info`: the job itself holds nothing that could be out of date."""
+        return self.info()
 
     async def ainfo(self) -> JobInfo:
         """As `info`."""
-        return await self._arun(lambda q: q.info(self.id))
+        return await self._arun(lambda q: q.info(self.id, self._of))
 
     def cancel(self) -> bool:
         """End it as cancelled, or ask its handler to stop. False if it has ended already, or is unknown."""
-        return self._run(lambda q: q.cancel(self.id))
+        return self._run(lambda q: q.cancel(self.id, self._of))
 
     async def acancel(self) -> bool:
         """As `cancel`."""
-        return await self._arun(lambda q: q.cancel(self.id))
+        return await self._arun(lambda q: q.cancel(self.id, self._of))
 
     def _run(self, what: Callable[[TaskQueue], Flow[T]]) -> T:
         return self._kind.home.run(self.queue, what)

@@ -83,6 +83,7 @@ class Task(Calls[P, R]):
         core = Core(home, check_function(function, name), name, nearby)
         _read(settings, core, queue=queue, max_attempts=max_attempts, backoff=backoff)
         self.name, self.aliases = name, _aliases_of(name, settings.get("aliases", ()))
+        core.names = name, *self.aliases
         self.max_attempts, self.backoff = core.max_attempts, core.backoff
         self.give_up_on, self.retry_on = core.give_up_on, core.retry_on
         self.timeout_s, self.kill_after_s = core.timeout_s, core.kill_after_s

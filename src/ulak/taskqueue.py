@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import TypeAlias
 
 from ulak.capture import said_of
 from ulak.checks import Timeout, wait_s
@@ -11,7 +12,7 @@ from ulak.core import flows
 from ulak.core.flows import Flow, Handling, ask
 from ulak.core.job import ENDED, Cause, Draft, State
 from ulak.core.job import Job as Record
-from ulak.core.store import Cancel, Store
+from ulak.core.store import Cancel, Filter, Store
 from ulak.errors import (
     JobCancelled,
     JobEnded,
@@ -31,6 +32,11 @@ ENQUEUE_WAIT_S = 30.0
 
 LIVE_S = 10.0
 """How long ago a worker may have said that it is there, to be counted as alive."""
+
+Names: TypeAlias = Sequence[str] | None
+
+PAGE, PAGES_MAX = 100, 20
+"""How many ready jobs are looked at, to count those before one."""
 
 _FAILURES = (Cause.ERROR, Cause.NACK, Cause.TIMEOUT, Cause.LOST)
 
@@ -64,26 +70,33 @@ class TaskQueue(Handle):
             timeout_s = ENQUEUE_WAIT_S
         return (yield from self._enqueue(drafts, timeout_s, connection))
 
-    def known(self, job_id: int) -> Flow[Record]:
+    # Of one job. of: the names of the task that it must be of; None where it was made as one of it just now.
+
+    def known(self, job_id: int, of: Names) -> Flow[Record]:
         """The record as it is. Raises JobForgotten."""
         job = yield from self._job(job_id)
         if job is None:
             raise self._forgotten(job_id)
+        _check_task(job, of)
         return job
 
-    def info(self, job_id: int) -> Flow[JobInfo]:
+    def info(self, job_id: int, of: Names) -> Flow[JobInfo]:
         """All that is stored of it. Raises JobForgotten."""
-        return (yield from self._infos([(yield from self.known(job_id))]))[0]
+        return (yield from self._infos([(yield from self.known(job_id, of))]))[0]
 
-    def cancel(self, job_id: int) -> Flow[bool]:
-        """End it as cancelled, or ask its handler to stop; whether that did anything."""
+    def cancel(self, job_id: int, of: Names) -> Flow[bool]:
+        """End it as cancelled, or ask its handler to stop; whether that did anything. Raises JobForgotten."""
+        if of is not None and (job := (yield from self._job(job_id))) is not None:
+            _check_task(job, of)
         return bool((yield from self._amend(job_id, Cancel())))
 
-    def end(self, job_id: int, timeout: Timeout) -> Flow[Record]:
+    def end(self, job_id: int, of: Names, timeout: Timeout) -> Flow[Record]:
         """The record once the job has ended, or as it is when time is over. Raises JobForgotten.
 
         Raises WouldDeadlock where a handler would wait without a limit.
         """
+        if of is not None:
+            yield from self.known(job_id, of)
         timeout_s = wait_s(timeout)
         never_waits = timeout_s is None and self._handling() is not Handling.NOTHING
         limit_s = 0.0 if never_waits else timeout_s
@@ -97,12 +110,14 @@ class TaskQueue(Handle):
             )
         return job
 
-    def outcome(self, job_id: int, timeout: Timeout, *, hint: Callable[[], str] = str) -> Flow[Record]:
+    def outcome(
+        self, job_id: int, of: Names, timeout: Timeout, *, hint: Callable[[], str] = str
+    ) -> Flow[Record]:
         """The record of a job that has succeeded. Raises a JobEnded, ResultTimeout, and as `end` does.
 
         hint: what else a time-out may be due to.
         """
-        job = yield from self.end(job_id, timeout)
+        job = yield from self.end(job_id, of, timeout)
         match job.state:
             case State.SUCCEEDED:
                 return job
@@ -128,8 +143,21 @@ class TaskQueue(Handle):
             return f"{said}, but no live worker serves queue {self.name!r}{self._how_to_serve()}"
         if job.state is not State.READY:
             return said
-        before = (yield from self._counts()).ready - 1
-        return f"{said}; {before:,} other jobs of queue {self.name!r} are ready, some of them before it"
+        return said + (yield from self._after_which(job))
+
+    def _after_which(self, job: Record) -> Flow[str]:
+        """How many ready jobs come before a ready one, as far as that can be told."""
+        which = Filter(queue=self.name, states=State.READY)
+        before = after = 0
+        for _ in range(PAGES_MAX):
+            others = yield from ask(Store.scan, which, after=after, limit=PAGE)
+            before += sum((-one.priority, one.id) < (-job.priority, job.id) for one in others)
+            if len(others) < PAGE:
+                return (
+                    f", after {before:,} other jobs of queue {self.name!r}" if before else ", the next of all"
+                )
+            after = others[-1].id
+        return f", after at least {before:,} other jobs of queue {self.name!r}"
 
     def is_served(self) -> Flow[bool]:
         """Whether a worker that lives runs tasks of this queue."""
@@ -175,6 +203,12 @@ class TaskQueue(Handle):
             f"job {job_id} is not stored in queue {self.name!r}: never enqueued there, deleted, or ended so "
             f"long ago that retention removed it"
         )
+
+
+def _check_task(job: Record, of: Names) -> None:
+    if of is not None and job.task not in of:
+        named = "has no task" if job.task is None else f"is one of task {job.task}"
+        raise JobForgotten(f"job {job.id} of queue {job.queue!r} {named}, not of {of[0]}")
 
 
 def _failed_before(job: Record) -> str:

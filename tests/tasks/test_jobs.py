@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import copy
 import pickle
+import re
 import sqlite3
 import threading
 from datetime import UTC, datetime, timedelta
@@ -35,6 +36,7 @@ from ulak import (
     State,
     StorageUnavailable,
     WouldDeadlock,
+    taskqueue,
 )
 from ulak.core.store import Until
 from ulak.testing import ManualClock
@@ -63,7 +65,7 @@ def test_a_result_is_what_the_function_returned(app: App) -> None:
     assert jobs[0].wait() is State.SUCCEEDED
     assert jobs[0].info().result == "2026-01-03T00:00:00Z"
     assert none.info().result_body is None
-    assert jobs[0].info().payload == {"a": 1}
+    assert jobs[0].info().payload == jobs[0].refresh().payload == {"a": 1}
     assert (jobs[0].task, jobs[0].queue, jobs[0].existed) == (add.name, "default", False)
 
 
@@ -155,6 +157,40 @@ def test_waiters_of_a_job_that_is_deleted_are_told(app: App) -> None:
         waiting.result()
 
 
+@pytest.mark.parametrize("of", ["another", "none"])
+def test_a_job_of_another_task_is_not_this_tasks(app: App, of: str) -> None:
+    f = app.task(name="f")(lambda: 1)
+    g = app.task(name="g", aliases=["old"])(lambda: 2)
+    theirs = g.enqueue().id if of == "another" else app.queue("default").enqueue("x")
+    job = f.job(theirs)
+    asks: list[Any] = [job.result, job.wait, job.status, job.info, job.cancel, job.refresh]
+    asks += [lambda ask=ask: asyncio.run(ask()) for ask in (job.aresult, job.await_end, job.acancel)]
+    said = "is one of task g" if of == "another" else "has no task"
+    for ask in asks:
+        with pytest.raises(JobForgotten, match=rf"job {theirs} of queue 'default' {said}, not of f"):
+            ask()
+    assert app.queue("default").counts().ready == 1
+    if of == "another":
+        assert g.job(theirs).cancel()
+
+
+def test_a_key_that_stands_for_a_job_of_another_task_gives_no_job_of_this_one(app: App) -> None:
+    f, g = app.task(name="f")(lambda: 1), app.task(name="g")(lambda: 2)
+    g.using(unique_key="k").enqueue()
+    job = f.using(unique_key="k").enqueue()
+    assert job.existed
+    with pytest.raises(JobForgotten, match="is one of task g, not of f"):
+        job.result(0)
+
+
+def test_a_job_is_found_by_its_id_also_under_the_earlier_name_of_its_task(make_app: MakeApp) -> None:
+    old, new = make_app(), make_app()
+    job = old.task(name="old")(lambda: 7).enqueue()
+    task = new.task(name="new", aliases=["older", "old"])(lambda: 7)
+    run_all(new)
+    assert task.job(job.id).result(5) == 7
+
+
 def test_a_job_is_found_again_by_its_id(make_app: MakeApp) -> None:
     def define(app: App) -> Any:
         @app.task(name="f")
@@ -201,9 +237,32 @@ def test_a_time_out_says_what_the_job_waits_for(app: App) -> None:
             behind = [f.using(priority=8).enqueue(n) for n in range(3)]
             assert f"job {held.id} has not ended: runs on " in why(held)
             eventually(lambda: "no live worker" not in why(behind[0]))
-            # The first job may have come before the gate was held.
-            assert " other jobs of queue 'default' are ready, some of them before it" in why(behind[0])
+            assert "runs as soon as a worker is free, the next of all" in why(behind[0])
+            assert "runs as soon as a worker is free, after 2 other jobs of queue 'default'" in why(behind[2])
             gate.open()
+
+
+def test_a_time_out_counts_the_jobs_that_come_before(make_app: MakeApp, monkeypatch) -> None:
+    monkeypatch.setattr(taskqueue, "PAGE", 4)
+    monkeypatch.setattr(taskqueue, "PAGES_MAX", 3)
+    app = make_app(queues=["default", "other"])
+    f = app.task(name="f")(lambda: None)
+    first = f.enqueue()
+    jobs = f.enqueue_many([f.using(priority=priority).call() for priority in (0, 3, 1, 2, 0, 1)])
+    f.using(queue="other", priority=9).enqueue()
+    f.using(delay=60, priority=9).enqueue()
+    app.queue("default")._edge.store.beat("w", {"queues": "default", "size": "1"})
+    # Of one priority, in the order of their enqueue.
+    assert [count(why(job)) for job in (first, *jobs)] == [4, 5, 0, 2, 1, 6, 3]
+    f.enqueue_many([f.using(priority=5).call() for _ in range(8)])
+    assert "after at least 9 other jobs of queue 'default'" in why(first)
+
+
+def count(said: str) -> int:
+    """How many jobs are said to be before one."""
+    found = re.search(r", after (\d+) other jobs|, the next of all", said)
+    assert found
+    return int(found[1] or 0)
 
 
 def test_a_time_out_says_that_a_job_is_held(make_app: MakeApp) -> None:
