@@ -72,6 +72,16 @@ def test_what_a_class_raises_as_it_is_made_is_stored_and_logged_without_its_text
     assert info.attempt == 0
 
 
+def test_what_a_class_raises_as_it_is_made_does_not_strike_who_looks_at_held_jobs(app: App) -> None:
+    def pay(wallet: Any) -> None: ...
+
+    pay.__annotations__["wallet"] = Bomb
+    app.task(name="pay")(pay)
+    job_id = put(app, "pay", b'{"wallet":{"token":"hunter2"}}')
+    (job,) = app.queue("default")._edge.store.get([job_id])
+    assert app._handler().fits(job) is False
+
+
 def test_a_refusal_does_not_repeat_what_a_class_said(app: App) -> None:
     @app.task(name="pay")
     def pay(wallet: Wallet) -> None: ...

@@ -113,7 +113,7 @@ class TaskHandler:
         task = self.by_name.get(job.task or "")
         try:
             return task is not None and bool(task.parameters.decode(job.payload, job.codec))
-        except (Misfit, PayloadError, ArgumentError):
+        except BaseException:  # noqa: BLE001 - a class of the user's may raise anything as it is made
             return False
 
     def run(self, lease: Lease, context: Context) -> Ending:
