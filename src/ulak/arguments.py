@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import msgspec
+from msgspec.structs import astuple
 
 from ulak import codec
 from ulak.annotations import (
@@ -25,6 +26,7 @@ from ulak.annotations import (
     of_return,
     why_not,
 )
+from ulak.bounds import why_beyond
 from ulak.codec import PAYLOAD_BYTES_MAX
 from ulak.errors import ArgumentError, PayloadError
 from ulak.exact import check_same, shown
@@ -77,13 +79,15 @@ class Parameters:
         shape = self._shape or self._look_again()
         try:
             given = shape.bind(args, kwargs)
-            body = encode_json(given)
             # A **kwargs would take also what is the worker's to fill in.
             is_ours = not kwargs or self.context_name not in kwargs
-            if is_ours and len(body) <= PAYLOAD_BYTES_MAX:
-                if shape.is_plain(given):
+            if is_ours and shape.is_plain(given):
+                body = encode_json(given)
+                if len(body) <= PAYLOAD_BYTES_MAX:
                     return body
-                if not codec.is_too_deep(body):
+            elif is_ours and why_beyond(astuple(given), PAYLOAD_BYTES_MAX, 1) is None:
+                body = encode_json(given)
+                if len(body) <= PAYLOAD_BYTES_MAX and not codec.is_too_deep(body):
                     shape.check(given, shape.decode(body))
                     return body
         except Exception:  # noqa: BLE001, S110 - of the user's own classes too; it is told below
@@ -266,8 +270,8 @@ class Returned:
         if self._hint is type(None):
             return None
         try:
-            body = encode_json(value)
-            if len(body) <= RESULT_BYTES_MAX and not codec.is_too_deep(body):
+            body = encode_json(value) if why_beyond([value], RESULT_BYTES_MAX) is None else None
+            if body is not None and len(body) <= RESULT_BYTES_MAX and not codec.is_too_deep(body):
                 if self._hint is ANY:
                     codec.check_json(value, what="")
                 else:
@@ -275,8 +279,9 @@ class Returned:
                 return body
         except Exception:  # noqa: BLE001, S110 - of the user's own classes too; it is told below
             pass
-        too_large = "", f" is more than {RESULT_BYTES_MAX:,} bytes as JSON, or nested too deep"
-        where, why = why_refused(self._hint, value, is_any=self._hint is ANY) or too_large
+        is_any, most = self._hint is ANY, RESULT_BYTES_MAX
+        reason = why_refused(self._hint, value, is_any=is_any, limit_bytes=most, level=0)
+        where, why = reason or ("", " cannot be stored")
         raise PayloadError(f"the result{where}{why}")
 
     def decode(self, body: bytes) -> Any:  # noqa: ANN401 - as annotated

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Mapping
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
@@ -128,8 +129,13 @@ def fields_of(value: object) -> tuple[str, ...] | None:
     if isinstance(value, tuple):
         return getattr(kind, "_fields", None)
     if dataclasses.is_dataclass(value):
-        return tuple(field.name for field in dataclasses.fields(value))
+        return _fields_of_dataclass(kind)
     return None
+
+
+@functools.lru_cache(1_000)
+def _fields_of_dataclass(kind: type[Any]) -> tuple[str, ...]:
+    return tuple(field.name for field in dataclasses.fields(kind))
 
 
 def _other(given: object, back: object) -> Different:

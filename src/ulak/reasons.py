@@ -13,6 +13,7 @@ import msgspec
 
 from ulak import codec
 from ulak.annotations import as_text, stranger, why_not
+from ulak.bounds import TOO_DEEP, too_large, why_beyond
 from ulak.errors import PayloadError
 from ulak.exact import Different, check_same, fields_of, shown, type_name
 from ulak.shape import decoder_of, encode_json
@@ -36,19 +37,30 @@ _HARMLESS = (
 )
 
 
-def why_refused(hint: Any, value: object, *, is_any: bool = False) -> Reason | None:  # noqa: ANN401 - a type, in any of its forms
-    """Why a value would not arrive as it is; None if nothing is wrong but, perhaps, its size.
+def why_refused(
+    hint: Any,  # noqa: ANN401 - a type, in any of its forms
+    value: object,
+    *,
+    is_any: bool = False,
+    limit_bytes: int = codec.PAYLOAD_BYTES_MAX,
+    level: int = 1,
+) -> Reason | None:
+    """Why a value would not arrive as it is; None if nothing is wrong with it alone.
 
-    is_any: it is not annotated, and has to be exact JSON.
+    is_any: it is not annotated, and has to be exact JSON. level: how deep in other JSON it is.
     """
-    if is_any:
-        return _why_not_json(value)
+    if (beyond := _why_beyond(value, limit_bytes, level)) is not None:
+        return "", beyond
+    if is_any and (why := _why_not_json(value)) is not None:
+        return why
     try:
         body = encode_json(value)
     except Exception as error:  # noqa: BLE001 - of the value's own classes too
         return _why_not_encoded(value, type(error))
-    if len(body) > codec.PAYLOAD_BYTES_MAX or codec.is_too_deep(body):
-        return None
+    if len(body) > limit_bytes:
+        return "", too_large(limit_bytes)
+    if codec.is_too_deep(body):
+        return "", TOO_DEEP
     try:
         back = decoder_of(hint)(body)
     except Exception as error:  # noqa: BLE001 - as above
@@ -73,6 +85,13 @@ def why_not_read(hint: Any, raw: bytes | msgspec.Raw) -> Reason | None:  # noqa:
         path, said = _placed(error, hint)
         return path, f": {said}"
     return None
+
+
+def _why_beyond(value: object, limit_bytes: int, level: int) -> str | None:
+    try:
+        return why_beyond([value], limit_bytes, level)
+    except Exception:  # noqa: BLE001 - of the value's own classes
+        return None
 
 
 def _mismatch(hint: object, value: object, error: Exception) -> Reason:
@@ -122,7 +141,7 @@ def _why_not_json(value: object) -> Reason | None:
 
 def _why_not_encoded(value: object, error: type[Exception]) -> Reason:
     if issubclass(error, RecursionError):
-        return "", " contains itself, or is nested too deep"
+        return "", TOO_DEEP
     for place, part in _parts(value):
         try:
             encode_json(part)

@@ -13,6 +13,7 @@ from msgspec.structs import astuple
 
 from ulak import codec
 from ulak.annotations import ANY, is_pydantic
+from ulak.codec import PAYLOAD_BYTES_MAX
 from ulak.exact import check_same
 
 Arguments: TypeAlias = tuple[tuple[Any, ...], dict[str, Any]]
@@ -111,7 +112,7 @@ class Shape:
         self.decode = decoder_of(self._struct)
 
     def is_plain(self, given: Any) -> bool:  # noqa: ANN401 - of the struct type
-        """Whether all arguments are plain values of the very types that are annotated.
+        """Whether all arguments are plain values of the very types that are annotated, and not very long.
 
         They come back as they were given, and nothing in them is nested.
         """
@@ -120,6 +121,8 @@ class Shape:
             return False
         for value, kind in zip(astuple(given), plain, strict=True):
             if type(value) is not kind:
+                return False
+            if kind is str and len(value) > PAYLOAD_BYTES_MAX:  # type: ignore[arg-type] # narrowed
                 return False
             if kind is int and not -_INT_LOOKED_AT < value < _INT_LOOKED_AT:  # type: ignore[operator] # narrowed
                 return False

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import enum
 import math
+import tracemalloc
 import typing
 import uuid
 import weakref
@@ -413,6 +414,84 @@ def test_too_large_and_too_deep_arguments_are_refused() -> None:
     loop.append(loop)
     with pytest.raises(ArgumentError, match="contains itself"):
         for_one(list[Any]).encode((loop,), {})
+
+
+class Bag(msgspec.Struct):
+    items: list[Any]
+
+
+class Sparse(msgspec.Struct, omit_defaults=True):
+    # Not written, so nothing of it is too large.
+    text: str = "x" * 300_000
+
+
+@dataclass
+class Box:
+    bag: dict[str, Bag]
+
+
+MANY = list(range(1_000)) * 1_000
+LARGE: list[tuple[Any, Any]] = [
+    (list[int], MANY),
+    (Any, MANY),
+    (Any, {"rows": [MANY]}),
+    (Any, {"rows": [MANY, object()]}),
+    (tuple[int, ...], tuple(MANY)),
+    (set[int], set(range(200_000))),
+    (dict[int, int], dict.fromkeys(range(200_000), 1)),
+    (Box, Box({"a": Bag([[[MANY]]])})),
+    (Bag, Bag([["x" * 1_000] * 1_000])),
+    (list[bytes], [b"x" * 1_000] * 1_000),
+    (Any, [object()] * 1_000_000),
+    (str, "x" * 5_000_000),
+]
+
+
+@pytest.mark.parametrize(("hint", "value"), LARGE)
+def test_what_is_far_too_large_is_refused_before_it_is_encoded(hint, value) -> None:
+    p, returns = for_one(hint), returning(hint)
+    tracemalloc.start()
+    try:
+        with pytest.raises(ArgumentError, match="argument 'x' is more than 262,144 bytes as JSON"):
+            p.encode((value,), {})
+        with pytest.raises(PayloadError, match="the result is more than 65,536 bytes as JSON"):
+            returns.encode_result(value)
+        assert tracemalloc.get_traced_memory()[1] < 1_000_000
+    finally:
+        tracemalloc.stop()
+
+
+def test_arguments_that_are_too_large_together_are_refused_before_they_are_encoded() -> None:
+    def f(*parts: list[int], **more: list[int]) -> None: ...
+
+    p, part = parameters(f), [1] * 100_000
+    tracemalloc.start()
+    try:
+        with pytest.raises(ArgumentError, match="the arguments are more than 262,144 bytes as JSON"):
+            p.encode((part,), {"other": part})
+        assert tracemalloc.get_traced_memory()[1] < 3_000_000
+    finally:
+        tracemalloc.stop()
+
+
+def test_what_a_list_is_reached_by_many_ways_is_looked_at_no_more_than_it_could_be_written() -> None:
+    many: list[Any] = []
+    for _ in range(30):
+        many = [many, many]
+    with pytest.raises(ArgumentError, match="more than 262,144 bytes as JSON"):
+        for_one(list[Any]).encode((many,), {})
+
+
+def test_what_just_fits_is_taken() -> None:
+    deep: Any = [b"x"]
+    hint: Any = list[bytes]
+    for _ in range(30):
+        deep, hint = [deep], list[hint]
+    assert sent(hint, deep) == deep
+    for value in ([1] * 131_000, ["x" * 97] * 2_600, {str(n): [n] for n in range(1_000)}):
+        assert sent(Any, value) == value
+        assert sent(list[Any] if isinstance(value, list) else dict[str, Any], value) == value
+    assert sent(Sparse, Sparse()) == Sparse()
 
 
 def test_a_text_or_time_of_a_derived_class_arrives_as_a_plain_one() -> None:
