@@ -11,7 +11,6 @@ import threading
 import weakref
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager
-from datetime import timedelta
 from types import MappingProxyType, TracebackType
 from typing import Any, Self, TypeVar, cast
 
@@ -23,7 +22,7 @@ from ulak.context import Context
 from ulak.core.backoff import Backoff
 from ulak.core.schedule import Rule
 from ulak.core.store import Retention, Settings, Store
-from ulak.durations import seconds
+from ulak.durations import Duration, seconds
 from ulak.errors import ArgumentError
 from ulak.events import Subscriber
 from ulak.executors import Executor, executor_of, refuse_while_loading
@@ -76,7 +75,7 @@ class App:
         *,
         queues: Iterable[str] | Mapping[str, int | None] = (),
         max_attempts: int = 5,
-        visibility_timeout: float | timedelta = 30.0,
+        visibility_timeout: Duration = 30.0,
         backoff: Backoff = Backoff(),  # noqa: B008 - frozen
         retention: Retention | None = None,
         clock: Clock = SYSTEM,
@@ -138,7 +137,7 @@ class App:
 
     def every(
         self,
-        period: float | timedelta,
+        period: Duration,
         *,
         catch_up: str = "once",
         name: str | None = None,
@@ -289,7 +288,7 @@ class App:
         count: int = 8,
         *,
         queues: Iterable[str] | Mapping[str, int | None] | None = None,
-        grace: float | timedelta = 30.0,
+        grace: Duration = 30.0,
         max_jobs: int | None = None,
         executor: Executor | None = None,
         target: str | None = None,
@@ -311,7 +310,7 @@ class App:
         count: int = 8,
         *,
         queues: Iterable[str] | Mapping[str, int | None] | None = None,
-        grace: float | timedelta = 30.0,
+        grace: Duration = 30.0,
     ) -> AsyncPool:
         """As `workers`, for an event loop, where tasks run if all are async; start it by `async with`."""
         return self._pool(AsyncPool, count, queues, grace)
@@ -321,7 +320,7 @@ class App:
         kind: type[AnyPool],
         count: int,
         queues: Iterable[str] | Mapping[str, int | None] | None,
-        grace: float | timedelta,
+        grace: Duration,
         *,
         max_jobs: int | None = None,
         executor: Executor | None = None,
@@ -365,7 +364,7 @@ class App:
         *,
         count: int = 8,
         queues: Iterable[str] | Mapping[str, int | None] | None = None,
-        grace: float | timedelta = 30.0,
+        grace: Duration = 30.0,
     ) -> AbstractAsyncContextManager[None]:
         """Run workers beside an ASGI server, on its event loop: `Starlette(lifespan=app.lifespan)`.
 

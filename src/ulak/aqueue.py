@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from datetime import timedelta
 from inspect import iscoroutine
 from types import TracebackType
 from typing import Any, Self, Unpack
@@ -26,6 +25,7 @@ from ulak.core.store import (
     Settings,
     Unset,
 )
+from ulak.durations import Duration
 from ulak.handle import Handle, States, Which
 from ulak.info import JobInfo
 from ulak.local import LocalStore, Producer, View
@@ -47,7 +47,7 @@ class AsyncQueue(Handle):
         payload: object,
         priority: int = 0,
         *,
-        timeout: float | timedelta | None = None,
+        timeout: Duration | None = None,
         connection: object | None = None,
         **options: Unpack[JobOptions],
     ) -> int:
@@ -60,9 +60,7 @@ class AsyncQueue(Handle):
         )
         return answer
 
-    async def enqueue_many(
-        self, jobs: Iterable[object], *, timeout: float | timedelta | None = None
-    ) -> list[int]:
+    async def enqueue_many(self, jobs: Iterable[object], *, timeout: Duration | None = None) -> list[int]:
         """As `Queue.enqueue_many`."""
         self._open()
         ids: list[int] = await _now(self._ways.enqueue_many(jobs, timeout=timeout))
@@ -74,13 +72,13 @@ class AsyncQueue(Handle):
         """As `Queue.try_enqueue`."""
         return await arun(self._edge, self._try_enqueue(self._one(payload, priority, options)))
 
-    async def deliver(self, timeout: float | timedelta | None = 0) -> Lease | None:
+    async def deliver(self, timeout: Duration | None = 0) -> Lease | None:
         """As `Queue.deliver`."""
         self._open()
         lease: Lease | None = await _now(self._ways.deliver(timeout))
         return lease
 
-    async def deliver_many(self, limit: int, timeout: float | timedelta | None = 0) -> list[Lease]:
+    async def deliver_many(self, limit: int, timeout: Duration | None = 0) -> list[Lease]:
         """As `Queue.deliver_many`."""
         return await arun(self._edge, self._deliver(limit, timeout))
 
@@ -99,13 +97,13 @@ class AsyncQueue(Handle):
     async def nack(
         self,
         lease: Lease,
-        delay: float | timedelta | None = None,
+        delay: Duration | None = None,
         error: BaseException | str | None = None,
     ) -> Outcome:
         """As `Queue.nack`."""
         return await arun(self._edge, self._nack(lease, delay, error))
 
-    async def extend(self, lease: Lease, duration: float | timedelta) -> Outcome:
+    async def extend(self, lease: Lease, duration: Duration) -> Outcome:
         """As `Queue.extend`."""
         return await arun(self._edge, self._extend(lease, duration))
 
@@ -202,7 +200,7 @@ class AsyncQueue(Handle):
         *,
         count: int = 8,
         backoff: Backoff | None = None,
-        grace: float | timedelta = 30.0,
+        grace: Duration = 30.0,
     ) -> AsyncPool:
         """As `Queue.workers`; `async def` handlers run on the caller's loop."""
         return AsyncPool(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from datetime import timedelta
 from inspect import iscoroutine
 from typing import Any, Generic, ParamSpec, TypeVar, Unpack
 
@@ -15,6 +14,7 @@ from ulak.core import flows
 from ulak.core.backoff import Backoff
 from ulak.core.flows import Flow
 from ulak.core.job import Draft, Duplicate, Spec
+from ulak.durations import Duration
 from ulak.errors import ArgumentError, Closed
 from ulak.home import Home
 from ulak.job import Job
@@ -37,7 +37,7 @@ class TaskOptions(JobOptions, total=False):
     priority: int
     queue: str | None
     connection: object | None
-    timeout: float | timedelta | None
+    timeout: Duration | None
 
 
 _OPTIONS = frozenset(TaskOptions.__annotations__)

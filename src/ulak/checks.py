@@ -4,21 +4,21 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable, Mapping
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import TypeAlias, TypeVar, cast
 
 from ulak import codec
 from ulak.core.backoff import Backoff
 from ulak.core.job import PRIORITY_MAX, PRIORITY_MIN, Draft
 from ulak.core.store import BATCH_MAX, Retention
-from ulak.durations import seconds
+from ulak.durations import Duration, seconds
 from ulak.errors import ArgumentError
 from ulak.names import check_key, check_queue_name
 from ulak.newjob import NewJob
 
 T = TypeVar("T")
 
-Timeout: TypeAlias = float | timedelta | None
+Timeout: TypeAlias = Duration | None
 
 MAX_ATTEMPTS_MAX = 1_000_000
 WEIGHT_MAX = 1_000

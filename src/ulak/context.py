@@ -5,14 +5,13 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping
 from contextvars import ContextVar
-from datetime import timedelta
 
 import msgspec
 
 from ulak.capture import ERROR_TEXT_MAX, bounded
 from ulak.core.flows import Handling
 from ulak.core.job import Lease
-from ulak.durations import seconds
+from ulak.durations import Duration, seconds
 from ulak.errors import ArgumentError
 
 PROGRESS_TEXT_MAX = 1024
@@ -159,7 +158,7 @@ class Retry(Control):
     # Also what a subclass means that does not call this one's __init__.
     after_s: float | None = None
 
-    def __init__(self, after: float | timedelta | None = None, reason: str = "") -> None:
+    def __init__(self, after: Duration | None = None, reason: str = "") -> None:
         super().__init__(reason)
         self.after_s = None if after is None else seconds(after, name="after")
 
@@ -169,7 +168,7 @@ class Snooze(Control):
 
     delay_s: float = 1.0
 
-    def __init__(self, delay: float | timedelta, reason: str = "") -> None:
+    def __init__(self, delay: Duration, reason: str = "") -> None:
         super().__init__(reason)
         self.delay_s = seconds(delay, name="delay")
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from datetime import timedelta
+from typing import TYPE_CHECKING, TypeAlias
 
 from ulak.errors import ArgumentError
 
@@ -16,16 +17,27 @@ _TEXT = re.compile(r"([0-9]+(?:\.[0-9]+)?|\.[0-9]+)\s*(ms|s|m|h|d)?")
 _UNITS_S = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 
 
-def seconds(value: float | timedelta, *, name: str, allow_zero: bool = True) -> float:
+Duration: TypeAlias = float | timedelta | str
+"""As callers and command lines give one: a number of seconds, a timedelta, or a text such as "1.5m"."""
+
+if TYPE_CHECKING:
+    Kept: TypeAlias = Duration
+else:
+    # What is stored is read by it, and that is seconds.
+    Kept = float
+"""A duration that a stored value was given, and which it turns into seconds."""
+
+
+def seconds(value: Duration, *, name: str, allow_zero: bool = True) -> float:
     """Check a caller's duration and give it in seconds, as a float.
 
-    value: a number of seconds, or a timedelta; 0 up to 100 years.
+    value: 0 up to 100 years; a text as `parse_duration` reads it.
     name: the argument as the caller knows it, for the message.
     Raises ArgumentError naming the argument for bool, NaN, infinity, negative, zero unless allowed, more
     than 100 years, and every other type.
 
-    >>> seconds(timedelta(minutes=1), name="delay")
-    60.0
+    >>> seconds(timedelta(minutes=1), name="delay"), seconds("1m", name="delay")
+    (60.0, 60.0)
     """
     number = _number_of(value, name)
     # Written so that NaN, which compares with nothing, is outside too.
@@ -40,13 +52,19 @@ def seconds(value: float | timedelta, *, name: str, allow_zero: bool = True) -> 
 def _number_of(value: object, name: str) -> float:
     if isinstance(value, timedelta):
         return value.total_seconds()
+    if isinstance(value, str):
+        try:
+            return parse_duration(value)
+        except ArgumentError as error:
+            raise ArgumentError(f"{name}: {error.args[0]}") from None
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise ArgumentError(f"{name} must be seconds (a number) or a timedelta, not {type(value).__name__}")
+        forms = 'seconds (a number), a timedelta, or text such as "5m"'
+        raise ArgumentError(f"{name} must be {forms}, not {type(value).__name__}")
     return value
 
 
 def parse_duration(text: str) -> float:
-    """Read a duration from the command line, in seconds: a number and one of ms, s, m, h, d.
+    """Read a duration that is written as text, in seconds: a number and one of ms, s, m, h, d.
 
     A plain number is seconds; blanks around it are ignored.
     Raises ArgumentError, with examples, for anything else and for more than 100 years.

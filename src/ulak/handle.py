@@ -9,7 +9,6 @@ import os
 import socket
 import threading
 from collections.abc import Callable, Iterable, Sequence
-from datetime import timedelta
 from typing import Any, Self, TypeAlias, Unpack
 
 import msgspec
@@ -58,7 +57,7 @@ from ulak.core.store import (
     Settings,
     Store,
 )
-from ulak.durations import seconds
+from ulak.durations import Duration, seconds
 from ulak.errors import ArgumentError, Closed, ConfigError, JobForgotten, PayloadError, WrongQueue
 from ulak.events import log_settled
 from ulak.info import JobInfo, info_of
@@ -98,7 +97,7 @@ class Handle:
         name: str = "default",
         *,
         max_attempts: int = 5,
-        visibility_timeout: float | timedelta = 30.0,
+        visibility_timeout: Duration = 30.0,
         capacity: int | None = None,
         backoff: Backoff | None = None,
         retention: Retention | None = None,
@@ -407,7 +406,7 @@ class Handle:
         failure = None if error is None else capture(error)
         return (yield from flows.nack(self._local, self._check(lease), delay_s=delay_s, error=failure))
 
-    def _extend(self, lease: Lease, duration: float | timedelta) -> Flow[Outcome]:
+    def _extend(self, lease: Lease, duration: Duration) -> Flow[Outcome]:
         lease_s = seconds(duration, name="duration")
         return (yield from flows.extend(self._local, self._check(lease), lease_s))
 

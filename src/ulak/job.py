@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Generator, Sequence
-from datetime import timedelta
 from typing import Any, Generic, Protocol, TypeVar
 
 import msgspec
@@ -12,6 +11,7 @@ import msgspec
 from ulak.core.flows import Flow
 from ulak.core.job import Job as Record
 from ulak.core.job import State
+from ulak.durations import Duration
 from ulak.errors import PayloadError
 from ulak.home import Home
 from ulak.info import JobInfo
@@ -54,7 +54,7 @@ class Job(msgspec.Struct, Generic[R_co], frozen=True, eq=False, gc=False):
         """What its task may be called, if it may be another's: an id or a key could stand for any job."""
         return self._kind.names if self.existed else None
 
-    def result(self, timeout: float | timedelta | None = None) -> R_co:
+    def result(self, timeout: Duration | None = None) -> R_co:
         """Wait for its end, and return what the function returned.
 
         timeout: the longest wait (None: for ever).
@@ -65,18 +65,18 @@ class Job(msgspec.Struct, Generic[R_co], frozen=True, eq=False, gc=False):
             self._run(lambda q: q.outcome(self.id, self._of, timeout, hint=_if_a_loop_waits))
         )
 
-    async def aresult(self, timeout: float | timedelta | None = None) -> R_co:
+    async def aresult(self, timeout: Duration | None = None) -> R_co:
         """As `result`."""
         return self._decoded(await self._arun(lambda q: q.outcome(self.id, self._of, timeout)))
 
     def __await__(self) -> Generator[Any, None, R_co]:
         return self.aresult().__await__()
 
-    def wait(self, timeout: float | timedelta | None = None) -> State:
+    def wait(self, timeout: Duration | None = None) -> State:
         """Wait for its end; its state then, or when time is over. Raises JobForgotten and WouldDeadlock."""
         return self._run(lambda q: q.end(self.id, self._of, timeout)).state
 
-    async def await_end(self, timeout: float | timedelta | None = None) -> State:
+    async def await_end(self, timeout: Duration | None = None) -> State:
         """As `wait`."""
         return (await self._arun(lambda q: q.end(self.id, self._of, timeout))).state
 

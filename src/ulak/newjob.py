@@ -3,28 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import TypedDict
 
 import msgspec
 
 from ulak.core.backoff import Backoff
 from ulak.core.job import shown_as_repr
+from ulak.durations import Duration
 
 
 class JobOptions(TypedDict, total=False):
     """What may be said of a job when it is enqueued, beside its payload and priority.
 
-    delay: seconds or timedelta before it is ready; or run_at: an aware datetime.
-    expires: seconds, timedelta or aware datetime after which it is not started any more.
+    delay: how long before it is ready; or run_at: an aware datetime.
+    expires: how long, or until which aware datetime, it may be started.
     unique_key: at most one open job per key. idempotency_key: a name for this enqueue; repeating it within
     24 h answers the first id. max_attempts, backoff: instead of the queue's. headers: str to str, 8 KiB.
     None is as if the option were not given.
     """
 
-    delay: float | timedelta | None
+    delay: Duration | None
     run_at: datetime | None
-    expires: float | timedelta | datetime | None
+    expires: Duration | datetime | None
     unique_key: str | None
     idempotency_key: str | None
     max_attempts: int | None
@@ -40,9 +41,9 @@ class _Payload(msgspec.Struct, frozen=True):
 class NewJob(_Payload, frozen=True, kw_only=True):
     """A job for `enqueue_many`: a payload with its own priority and options, as `enqueue` takes them."""
 
-    delay: float | timedelta | None = None
+    delay: Duration | None = None
     run_at: datetime | None = None
-    expires: float | timedelta | datetime | None = None
+    expires: Duration | datetime | None = None
     unique_key: str | None = None
     idempotency_key: str | None = None
     max_attempts: int | None = None

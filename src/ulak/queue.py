@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from datetime import timedelta
 from functools import update_wrapper
 from types import TracebackType
 from typing import Any, Self, Unpack
@@ -26,6 +25,7 @@ from ulak.core.store import (
     Settings,
     Unset,
 )
+from ulak.durations import Duration
 from ulak.handle import Handle, States, Which
 from ulak.info import JobInfo
 from ulak.local import LocalStore, Producer, View
@@ -53,7 +53,7 @@ class Queue(Handle):
         payload: object,
         priority: int = 0,
         *,
-        timeout: float | timedelta | None = None,
+        timeout: Duration | None = None,
         connection: object | None = None,
         **options: Unpack[JobOptions],
     ) -> int:
@@ -74,7 +74,7 @@ class Queue(Handle):
         answer: int = self._ways.enqueue(payload, priority, timeout=timeout, connection=connection, **options)
         return answer
 
-    def enqueue_many(self, jobs: Iterable[object], *, timeout: float | timedelta | None = None) -> list[int]:
+    def enqueue_many(self, jobs: Iterable[object], *, timeout: Duration | None = None) -> list[int]:
         """Store up to 100,000 jobs (payloads or `NewJob`s), all or none, in one step; waits for room for all.
 
         Raises ArgumentError at once if there are more new ones than the capacity; else as `enqueue`.
@@ -87,7 +87,7 @@ class Queue(Handle):
         """Store a job if there is room now, and return its id; else FULL (falsy), at once."""
         return run(self._edge, self._try_enqueue(self._one(payload, priority, options)))
 
-    def deliver(self, timeout: float | timedelta | None = 0) -> Lease | None:
+    def deliver(self, timeout: Duration | None = 0) -> Lease | None:
         """Take the next job under a lease, or None.
 
         timeout: longest wait for a job (0: none, None: for ever). A wait ends early, with None, once every
@@ -97,7 +97,7 @@ class Queue(Handle):
         lease: Lease | None = self._ways.deliver(timeout)
         return lease
 
-    def deliver_many(self, limit: int, timeout: float | timedelta | None = 0) -> list[Lease]:
+    def deliver_many(self, limit: int, timeout: Duration | None = 0) -> list[Lease]:
         """Take up to `limit` jobs, in order, under leases; waits for the first only."""
         self._open()
         leases: list[Lease] = self._ways.deliver_many(limit, timeout)
@@ -124,7 +124,7 @@ class Queue(Handle):
     def nack(
         self,
         lease: Lease,
-        delay: float | timedelta | None = None,
+        delay: Duration | None = None,
         error: BaseException | str | None = None,
     ) -> Outcome:
         """Give the job back as failed; dead if that was its last attempt.
@@ -134,7 +134,7 @@ class Queue(Handle):
         """
         return run(self._edge, self._nack(lease, delay, error))
 
-    def extend(self, lease: Lease, duration: float | timedelta) -> Outcome:
+    def extend(self, lease: Lease, duration: Duration) -> Outcome:
         """Move the lease's end to `duration` from now; never to earlier."""
         return run(self._edge, self._extend(lease, duration))
 
@@ -248,7 +248,7 @@ class Queue(Handle):
         *,
         count: int = 8,
         backoff: Backoff | None = None,
-        grace: float | timedelta = 30.0,
+        grace: Duration = 30.0,
     ) -> Pool:
         """A pool of `count` workers that run `handler(payload)` for each job; start it by `with`.
 

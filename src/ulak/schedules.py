@@ -10,7 +10,7 @@ import itertools
 import logging
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from datetime import UTC, datetime, timedelta, tzinfo
+from datetime import UTC, datetime, tzinfo
 from typing import Any, Protocol
 from zoneinfo import ZoneInfo, available_timezones
 
@@ -21,6 +21,7 @@ from ulak.core.flows import CALENDAR_SLEEP_MAX_S, Flow, ask, least
 from ulak.core.job import Draft, Full
 from ulak.core.schedule import CatchUp, Every, Plan, Rule, latest, plan, record_of
 from ulak.core.store import Settings, Store
+from ulak.durations import Duration
 from ulak.errors import ArgumentError
 from ulak.names import TASK_NAME
 
@@ -131,7 +132,7 @@ def cron(expression: str, tz: str = "UTC") -> Cron:
     return Cron(expression, zone_of(tz))
 
 
-def every(period: float | timedelta) -> Every:
+def every(period: Duration) -> Every:
     """The rule of a period, in seconds. Raises ArgumentError."""
     return Every(period)
 

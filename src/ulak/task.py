@@ -7,7 +7,7 @@ import inspect
 import logging
 import sys
 from collections.abc import Callable, Coroutine, Iterable, Mapping
-from datetime import datetime, timedelta
+from datetime import datetime
 from pathlib import PurePath
 from typing import Any, ParamSpec, TypedDict, TypeVar, cast
 
@@ -16,7 +16,7 @@ from ulak.calls import Calls, Core
 from ulak.checks import check_attempts, check_names
 from ulak.context import Context, current_job
 from ulak.core.backoff import Backoff
-from ulak.durations import seconds
+from ulak.durations import Duration, seconds
 from ulak.errors import ArgumentError
 from ulak.home import Home, Host
 from ulak.names import TASK_NAME, check_queue_name, check_task_name
@@ -49,9 +49,9 @@ class TaskSettings(TypedDict, total=False):
     backoff: Backoff | Policy | None
     give_up_on: ErrorTypes
     retry_on: ErrorTypes | None
-    timeout: float | timedelta | None
-    kill_after: float | timedelta | None
-    expires: float | timedelta | datetime | None
+    timeout: Duration | None
+    kill_after: Duration | None
+    expires: Duration | datetime | None
 
 
 _SETTINGS = frozenset(TaskSettings.__annotations__)

@@ -153,7 +153,7 @@ def test_keep_refuses_a_count_that_cannot_be(count: Any) -> None:
         Keep(count, 1.0)
 
 
-@pytest.mark.parametrize("age_s", [0, -1, True, "1", None, float("nan"), float("inf"), timedelta(0)])
+@pytest.mark.parametrize("age_s", [0, -1, True, "old", "0s", None, float("nan"), float("inf"), timedelta(0)])
 def test_keep_refuses_an_age_that_cannot_be(age_s: Any) -> None:
     with pytest.raises(ArgumentError, match="age_s"):
         Keep(1, age_s)

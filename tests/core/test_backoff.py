@@ -162,9 +162,9 @@ def test_policy_cannot_be_changed() -> None:
         ({"base": float("nan")}, "base must be from 0 to 3,155,760,000 seconds"),
         ({"cap": float("inf")}, "cap must be from 0 to 3,155,760,000 seconds"),
         ({"cap": CENTURY_S + 1}, "cap must be from 0 to 3,155,760,000 seconds"),
-        ({"base": True}, "base must be seconds (a number) or a timedelta, not bool"),
-        ({"cap": "5m"}, "cap must be seconds (a number) or a timedelta, not str"),
-        ({"floor": None}, "floor must be seconds (a number) or a timedelta, not NoneType"),
+        ({"base": True}, 'base must be seconds (a number), a timedelta, or text such as "5m", not bool'),
+        ({"cap": "long"}, "cap: cannot read 'long' as a duration; write a number with ms, s, m, h or d"),
+        ({"floor": None}, 'floor must be seconds (a number), a timedelta, or text such as "5m", not None'),
     ],
 )
 def test_a_policy_that_makes_no_sense_is_refused_by_name(arguments: dict[str, object], text: str) -> None:

@@ -8,10 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ulak.durations import format_duration, parse_duration, seconds
+from ulak.durations import Duration, format_duration, parse_duration, seconds
 from ulak.errors import ArgumentError
 
 CENTURY_S = 3_155_760_000
+FORMS = 'must be seconds (a number), a timedelta, or text such as "5m"'
 RANGE = "must be from 0 to 3,155,760,000 seconds (100 years)"
 
 
@@ -23,11 +24,13 @@ RANGE = "must be from 0 to 3,155,760,000 seconds (100 years)"
         (0.05, 0.05),
         (timedelta(minutes=1, milliseconds=5), 60.005),
         (timedelta(0), 0.0),
+        ("1.5m", 90.0),
+        ("30", 30.0),
         (CENTURY_S, 3_155_760_000.0),
         (timedelta(days=36_525), 3_155_760_000.0),
     ],
 )
-def test_seconds_takes_numbers_and_timedeltas(value: float | timedelta, expected: float) -> None:
+def test_seconds_takes_numbers_timedeltas_and_text(value: Duration, expected: float) -> None:
     got = seconds(value, name="delay")
     assert got == expected
     assert type(got) is float
@@ -40,11 +43,12 @@ def test_seconds_turns_minus_zero_into_zero() -> None:
 @pytest.mark.parametrize(
     ("value", "reason"),
     [
-        (True, "must be seconds (a number) or a timedelta, not bool"),
-        (False, "must be seconds (a number) or a timedelta, not bool"),
-        ("30", "must be seconds (a number) or a timedelta, not str"),
-        (None, "must be seconds (a number) or a timedelta, not NoneType"),
-        (1j, "must be seconds (a number) or a timedelta, not complex"),
+        (True, f"{FORMS}, not bool"),
+        (False, f"{FORMS}, not bool"),
+        ("soon", ": cannot read 'soon' as a duration; write a number with ms, s, m, h or d"),
+        ("101000d", ": the duration '101000d' must be from 0 to 3,155,760,000 seconds"),
+        (None, f"{FORMS}, not NoneType"),
+        (1j, f"{FORMS}, not complex"),
         (math.nan, RANGE),
         (-0.001, RANGE),
         (-math.inf, RANGE),
@@ -55,12 +59,12 @@ def test_seconds_turns_minus_zero_into_zero() -> None:
         (CENTURY_S + 1, RANGE),
         (timedelta.max, RANGE),
     ],
-    ids=range(14),
+    ids=range(15),
 )
 def test_Y4_Y5_what_is_no_duration_is_refused_by_the_name_of_the_argument(value: object, reason: str) -> None:
     with pytest.raises(ArgumentError) as caught:
         seconds(value, name="visibility_timeout")  # type: ignore[arg-type]
-    assert str(caught.value).startswith(f"visibility_timeout {reason}")
+    assert str(caught.value).startswith(f"visibility_timeout{' ' * (reason[0] != ':')}{reason}")
 
 
 @pytest.mark.parametrize("value", [0, 0.0, -0.0, timedelta(0)])

@@ -20,6 +20,7 @@ from tests.tasks.conftest import MakeApp
 from ulak import (
     App,
     ArgumentError,
+    Backoff,
     ConfigError,
     Context,
     JobForgotten,
@@ -280,3 +281,21 @@ def test_a_transaction_that_lost_its_job_meanwhile_is_told(timed: MakeApp, clock
             gate.open()
             eventually(lambda: lost)
     assert job.info().delivery == 2
+
+
+def test_a_duration_may_be_text_wherever_one_is_taken(make_app: MakeApp, caplog) -> None:
+    caplog.set_level(logging.CRITICAL, "ulak")
+    app = make_app(visibility_timeout="1m", backoff=Backoff(base="1ms", cap="0.001s"))
+
+    @app.every("1h")
+    @app.task(timeout="5m", expires="1d", backoff=lambda attempt, error: "1ms")
+    def f(failing: int = 0) -> int:
+        return 7 // max(0, current_job().attempt - failing)
+
+    assert f.backoff == Backoff(base=0.001, cap=0.001)
+    assert f.timeout_s == 300.0
+    assert f.using(delay="1.5m").enqueue(0).info().next.startswith(("due in 89.", "due in 90."))
+    with app.workers(1, grace="10s"):
+        assert f.using(timeout="1s", expires="1h").enqueue(1).result(timeout="10s") == 7
+    with pytest.raises(ArgumentError, match=r"delay: cannot read 'soon' as a duration; write a number with"):
+        f.using(delay="soon")

@@ -13,5 +13,5 @@ q.configure(capacity="many")  # refused
 q.ack_many(17)  # refused
 Retention(dead=5)  # refused
 Queue("memory://", capacity="many")  # refused
-Backoff(base="1s")  # refused
+Backoff(base=b"1s")  # refused
 q.workers("not callable")  # refused

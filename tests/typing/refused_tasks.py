@@ -46,7 +46,7 @@ job: Job[int] = welcome.enqueue("ada")  # refused
 number: int = fetch.enqueue("x").result()  # refused
 welcome.enqueue_many([fetch.call("x")])  # refused
 app.task(max_retries=3)  # refused
-app.task(timeout="1m")  # refused
+app.task(timeout=b"1m")  # refused
 app.task("mail.welcome")  # refused
 App(max_atempts=3)  # refused
 App(queues=3)  # refused
@@ -54,7 +54,7 @@ App(backoff="1s")  # refused
 app.task(backoff=Backoff(1))
 app.workers("8")  # refused
 app.cron(30)  # refused
-app.every("30s")  # refused
+app.every(b"30s")  # refused
 
 
 async def main() -> None:

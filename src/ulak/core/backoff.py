@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
 from typing import cast
 
 import msgspec
 
-from ulak.durations import seconds
+from ulak.durations import Kept, seconds
 from ulak.errors import ArgumentError
 
 # 2.0 ** 1023 is the largest power of two a float holds, and attempts have no end, so the exponent is
@@ -18,18 +17,19 @@ _EXPONENT_MAX = 1023
 class Backoff(msgspec.Struct, frozen=True):
     """A stored retry policy: `uniform(0, min(cap, base * 2**(k-1)))` seconds after failed attempt k.
 
-    base: seconds or timedelta, > 0. The widest delay after the first failure.
-    cap: seconds or timedelta, >= base. No delay is ever longer.
-    floor: seconds or timedelta, 0 <= floor <= cap. No delay is shorter; full jitter alone may give almost 0.
+    base: > 0. The widest delay after the first failure.
+    cap: >= base. No delay is ever longer.
+    floor: 0 <= floor <= cap. No delay is shorter; full jitter alone may give almost 0.
+    Each in seconds, as a timedelta, or as text such as "5m".
     Raises ArgumentError for anything else.
 
     Source of the formula: Marc Brooker, "Exponential Backoff And Jitter", AWS Architecture Blog, 2015
     ("Full Jitter").
     """
 
-    base: float | timedelta = 1.0
-    cap: float | timedelta = 300.0
-    floor: float | timedelta = 0.0
+    base: Kept = 1.0
+    cap: Kept = 300.0
+    floor: Kept = 0.0
 
     def __post_init__(self) -> None:
         base, cap, floor = (seconds(getattr(self, name), name=name) for name in ("base", "cap", "floor"))

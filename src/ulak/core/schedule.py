@@ -9,14 +9,14 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator, Mapping
-from datetime import UTC, timedelta, tzinfo
+from datetime import UTC, tzinfo
 from enum import StrEnum
 from typing import TypeAlias
 
 import msgspec
 
 from ulak.core.cron import AT_MAX, AT_MIN, Cron
-from ulak.durations import seconds
+from ulak.durations import Kept, seconds
 from ulak.errors import ArgumentError
 
 PERIOD_MIN_S = 0.1
@@ -34,10 +34,10 @@ BEHIND_S = 60.0
 class Every(msgspec.Struct, frozen=True):
     """The whole multiples of a period since the epoch, so that all workers agree on them.
 
-    period_s: seconds, at least 0.1; a timedelta is turned into them. Raises ArgumentError for anything else.
+    period_s: at least 0.1; a timedelta or text is turned into them. Raises ArgumentError for anything else.
     """
 
-    period_s: float | timedelta
+    period_s: Kept
 
     def __post_init__(self) -> None:
         period_s = seconds(self.period_s, name="every(period)")

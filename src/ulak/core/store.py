@@ -67,7 +67,7 @@ class Capabilities(msgspec.Struct, frozen=True):
 class Keep(msgspec.Struct, frozen=True):
     """How much of one ended state is kept: at most `count` jobs, none longer than `age_s` seconds.
 
-    count: an int from 0. age_s: seconds, > 0; a timedelta is turned into them.
+    count: an int from 0. age_s: seconds, > 0; a timedelta or text is turned into them.
     Raises ArgumentError for anything else.
     """
 

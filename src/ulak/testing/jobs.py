@@ -7,7 +7,7 @@ import contextlib
 import gc
 import threading
 from collections.abc import Callable
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from functools import partial
 from types import TracebackType
 from typing import Any, Self
@@ -17,7 +17,7 @@ from ulak.checks import check_names
 from ulak.core.job import Counts, State
 from ulak.core.job import Job as Record
 from ulak.core.store import Store
-from ulak.durations import parse_duration, seconds
+from ulak.durations import Duration, seconds
 from ulak.errors import ArgumentError
 from ulak.home import Home, Host
 from ulak.info import info_of
@@ -172,13 +172,13 @@ class Jobs:
             if ran == before:
                 return ran
 
-    def advance(self, duration: str | float | timedelta) -> None:
+    def advance(self, duration: Duration) -> None:
         """Let time pass, and do what workers do by time alone; `drain` runs what has become ready.
 
         duration: such as "30s", seconds, or a timedelta. Due jobs become ready, leases that have ended are
         reclaimed, and each schedule fires at its ticks.
         """
-        left_s = parse_duration(duration) if isinstance(duration, str) else seconds(duration, name="duration")
+        left_s = seconds(duration, name="duration")
         self._do_duties()
         for _ in range(TICKS_MAX):
             step_s = min(left_s, self._until_tick_s())

@@ -13,11 +13,12 @@ from datetime import timedelta
 from typing import TypeAlias
 
 from ulak.clock import Clock
-from ulak.durations import SECONDS_MAX
+from ulak.durations import SECONDS_MAX, Duration, parse_duration
+from ulak.errors import ArgumentError
 
 _log = logging.getLogger("ulak")
 
-Policy: TypeAlias = Callable[[int, BaseException], float | timedelta | None]
+Policy: TypeAlias = Callable[[int, BaseException], Duration | None]
 """Given the number of the failed attempt, from 1, and its error: seconds until the next one."""
 
 ADVICE_S = 1.0
@@ -101,6 +102,9 @@ class Advice:
     def _seconds(self, answer: object) -> float | None:
         if isinstance(answer, timedelta):
             answer = answer.total_seconds()
+        elif isinstance(answer, str):
+            with contextlib.suppress(ArgumentError):
+                answer = parse_duration(answer)
         if isinstance(answer, bool) or not isinstance(answer, int | float):
             self._blame(f"answered with {type(answer).__name__}, not seconds")
         elif not math.isfinite(answer):

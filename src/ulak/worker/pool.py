@@ -6,7 +6,6 @@ import asyncio
 import logging
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from datetime import timedelta
 from types import TracebackType
 from typing import Any, Self
 
@@ -14,7 +13,7 @@ from ulak.context import handling
 from ulak.core.backoff import Backoff
 from ulak.core.flows import Do, Flow, Handling, ask
 from ulak.core.store import Change, Store
-from ulak.durations import seconds
+from ulak.durations import Duration, seconds
 from ulak.errors import ArgumentError, Closed, StorageGone, WouldDeadlock
 from ulak.events import Events
 from ulak.local import LocalStore
@@ -45,7 +44,7 @@ class BasePool:
         worker: str,
         lease_s: float,
         count: int,
-        grace: float | timedelta,
+        grace: Duration,
         backoff: Backoff | None = None,
         turns: Mapping[str, int] | None = None,
         duties: Sequence[Duty] = (),
@@ -176,12 +175,12 @@ class BasePool:
                     f"  set an event in the handler, and end the pool where it was started"
                 )
 
-    def _drain(self, timeout: float | timedelta | None) -> Flow[Report]:
+    def _drain(self, timeout: Duration | None) -> Flow[Report]:
         self._refuse_in_handler("drain()")
         timeout_s = None if timeout is None else seconds(timeout, name="timeout")
         return (yield from self._end(self._crew.drain(timeout_s, self._grace_s, self._started())))
 
-    def _shutdown(self, grace: float | timedelta | None) -> Flow[Report]:
+    def _shutdown(self, grace: Duration | None) -> Flow[Report]:
         self._refuse_in_handler("shutdown()")
         grace_s = self._grace_s if grace is None else seconds(grace, name="grace")
         return (yield from self._end(self._crew.shutdown(grace_s, self._started())))
@@ -192,7 +191,7 @@ class BasePool:
             return (yield from self._drain(None))
         return (yield from self._shutdown(None))
 
-    def _join(self, timeout: float | timedelta | None) -> Flow[bool]:
+    def _join(self, timeout: Duration | None) -> Flow[bool]:
         self._refuse_in_handler("join()")
         self._started()
         timeout_s = None if timeout is None else seconds(timeout, name="timeout")
@@ -233,7 +232,7 @@ class Pool(BasePool):
         """Start the workers."""
         run(self._edge, self._begin(None))
 
-    def drain(self, timeout: float | timedelta | None = None) -> Report:
+    def drain(self, timeout: Duration | None = None) -> Report:
         """Run until the producers have finished and nothing is left that could run, then stop.
 
         timeout: after it, stop at once and hand back what runs, unspent (None: no limit). Held jobs, and
@@ -241,7 +240,7 @@ class Pool(BasePool):
         """
         return run(self._edge, self._drain(timeout))
 
-    def shutdown(self, grace: float | timedelta | None = None) -> Report:
+    def shutdown(self, grace: Duration | None = None) -> Report:
         """Take nothing new, let running jobs finish, and hand back the rest unspent.
 
         grace: how long they may take (None: the pool's own). Their handlers may go on after it, but what
@@ -249,7 +248,7 @@ class Pool(BasePool):
         """
         return run(self._edge, self._shutdown(grace))
 
-    def join(self, timeout: float | timedelta | None = None) -> bool:
+    def join(self, timeout: Duration | None = None) -> bool:
         """Wait until the workers have left by themselves, at most so long; whether they have.
 
         They leave once every producer has finished and nothing is open, after the last job that they may
@@ -288,15 +287,15 @@ class AsyncPool(BasePool):
         """Start the workers."""
         await arun(self._edge, self._begin(asyncio.get_running_loop()))
 
-    async def drain(self, timeout: float | timedelta | None = None) -> Report:
+    async def drain(self, timeout: Duration | None = None) -> Report:
         """As `Pool.drain`."""
         return await arun(self._edge, self._drain(timeout))
 
-    async def shutdown(self, grace: float | timedelta | None = None) -> Report:
+    async def shutdown(self, grace: Duration | None = None) -> Report:
         """As `Pool.shutdown`."""
         return await arun(self._edge, self._shutdown(grace))
 
-    async def join(self, timeout: float | timedelta | None = None) -> bool:
+    async def join(self, timeout: Duration | None = None) -> bool:
         """As `Pool.join`."""
         return await arun(self._edge, self._join(timeout))
 
