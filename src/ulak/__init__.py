@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from ulak.core.job import (
         FULL,
         Attempt,
+        Cause,
         Counts,
         Duplicate,
         Failure,
@@ -66,7 +67,7 @@ _WHERE = {
     "ulak.calls": "Call TaskOptions",
     "ulak.context": "Cancel Context Reject Retry Snooze current_job",
     "ulak.core.backoff": "Backoff",
-    "ulak.core.job": "Attempt Counts Duplicate FULL Failure Full Lease Outcome State Terminal Totals",
+    "ulak.core.job": "Attempt Cause Counts Duplicate FULL Failure Full Lease Outcome State Terminal Totals",
     "ulak.core.store": "Changed Filter Keep Refusal Retention Settings",
     "ulak.errors": (
         "ArgumentError Closed ConfigError JobCancelled JobEnded JobExpired JobFailed JobForgotten "
@@ -97,6 +98,7 @@ __all__ = [
     "Backoff",
     "Call",
     "Cancel",
+    "Cause",
     "Changed",
     "Closed",
     "ConfigError",

@@ -17,6 +17,7 @@ from typing import Any, Self, TypeVar, cast
 from ulak import checks
 from ulak.annotations import is_async
 from ulak.aqueue import AsyncQueue
+from ulak.calls import TaskOptions
 from ulak.clock import SYSTEM, Clock
 from ulak.context import Context
 from ulak.core.backoff import Backoff
@@ -31,7 +32,7 @@ from ulak.lifespan import working
 from ulak.local import clock_for, masked
 from ulak.maker import TaskMaker
 from ulak.queue import Queue
-from ulak.schedules import Scheduler, Schedules, cron, every
+from ulak.schedules import CatchUpName, Scheduler, Schedules, cron, every
 from ulak.task import CoroutineTask, FunctionTask, Task, TaskSettings, runnable_of
 from ulak.worker.pool import AsyncPool, Pool
 from ulak.worker.refused import Refused
@@ -58,7 +59,9 @@ class App:
     queues: names, the first of which is the tasks' unless they say otherwise; a mapping gives each its
     capacity. To these come the queues of tasks, and a worker serves them in this order.
     max_attempts, backoff: of jobs whose tasks do not say otherwise. visibility_timeout, retention: as of
-    `Queue`. Safe to share between threads and event loops; a context manager of both kinds.
+    `Queue`. clock: for tests, as `ulak.testing.ManualClock`; all that is open on one URL shares one.
+    Raises ConfigError for a URL, ArgumentError for any other argument that cannot be.
+    Safe to share between threads and event loops; a context manager of both kinds.
 
     >>> app = App("memory://")
     >>> @app.task
@@ -120,17 +123,19 @@ class App:
         expression: str,
         *,
         tz: str = "UTC",
-        catch_up: str = "once",
+        catch_up: CatchUpName = "once",
         name: str | None = None,
         args: tuple[Any, ...] = (),
         kwargs: Mapping[str, Any] | None = None,
-        using: Mapping[str, Any] | None = None,
+        using: TaskOptions | None = None,
     ) -> TaskMaker:
         """Enqueue a task by a cron expression: `@app.cron("0 9 * * 1-5", tz="Europe/Istanbul")`.
 
         Above a function, or above `@app.task(...)` for its settings. catch_up: what becomes of ticks that
         were missed: "skip", "once" or "all". name: the schedule's, else the task's. args, kwargs: of each
         call. using: options of its jobs, as in `using={"unique_key": "report"}`.
+        Raises ArgumentError for an expression or a zone that there is not, a schedule's name that is taken,
+        arguments that the task does not take, a task of another App.
         """
         told = {"catch_up": catch_up, "name": name, "args": args, "kwargs": kwargs, "using": using}
         return self._scheduling(cron(expression, tz), **told)
@@ -139,13 +144,16 @@ class App:
         self,
         period: Duration,
         *,
-        catch_up: str = "once",
+        catch_up: CatchUpName = "once",
         name: str | None = None,
         args: tuple[Any, ...] = (),
         kwargs: Mapping[str, Any] | None = None,
-        using: Mapping[str, Any] | None = None,
+        using: TaskOptions | None = None,
     ) -> TaskMaker:
-        """Enqueue a task once in each period, in seconds: `@app.every(30)`. Else as `cron`."""
+        """Enqueue a task once in each period: `@app.every(30)`, `@app.every("5m")`. Else as `cron`.
+
+        Raises ArgumentError for a period of less than 0.1 s, and as `cron`.
+        """
         told = {"catch_up": catch_up, "name": name, "args": args, "kwargs": kwargs, "using": using}
         return self._scheduling(every(period), **told)
 
@@ -297,8 +305,9 @@ class App:
 
         `def` tasks run in threads. `async def` ones run on an event loop: of the pool's own, where all are.
         queues: which to serve, in this order (None: all of the App's); a mapping gives each a weight, by
-        which they take turns. grace: how long a shutdown lets running jobs finish. max_jobs: after so many
-        the workers leave; those that run then are finished, so there may be a few more.
+        which they take turns. grace: how long a shutdown lets running jobs finish: seconds, a timedelta
+        or text such as "5m". max_jobs: after so many the workers leave; those that run then are finished, so
+        there may be a few more.
         executor: "thread" or "async" for one of these, "process" for processes that import the App anew and
         run a job at a time each: one that dies costs its own job an attempt. target: where they find the
         App, as in "shop.jobs:app" (None: where its tasks are). Raises ArgumentError for what does not fit.
@@ -312,7 +321,7 @@ class App:
         queues: Iterable[str] | Mapping[str, int | None] | None = None,
         grace: Duration = 30.0,
     ) -> AsyncPool:
-        """As `workers`, for an event loop, where tasks run if all are async; start it by `async with`."""
+        """As `workers`, for an event loop, where `async def` tasks run; start it by `async with`."""
         return self._pool(AsyncPool, count, queues, grace)
 
     def _pool(

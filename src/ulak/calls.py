@@ -100,7 +100,8 @@ class Calls(Generic[P, R]):
         """Store a call of the task as a job; waits for room, at most 30 s unless `using(timeout=)` says so.
 
         Raises ArgumentError if the function does not take these arguments, or one of them cannot travel;
-        QueueFull, Closed, WouldDeadlock. Nothing was stored then.
+        QueueFull, Closed, WouldDeadlock: nothing was stored then. StorageUnavailable: whether it was is not
+        known, and an idempotency_key makes it safe to call again.
         """
         return self._made(self._way(self._encode(args, kwargs), self._priority))
 

@@ -57,9 +57,11 @@ class Job(msgspec.Struct, Generic[R_co], frozen=True, eq=False, gc=False):
     def result(self, timeout: Duration | None = None) -> R_co:
         """Wait for its end, and return what the function returned.
 
-        timeout: the longest wait (None: for ever).
+        timeout: the longest wait, seconds, a timedelta or text such as "5m" (None: for ever).
         Raises JobFailed, JobCancelled or JobExpired if it ended so, ResultTimeout if it has not ended in
-        time, JobForgotten if it is not stored any more. In a handler without a timeout, WouldDeadlock.
+        time, JobForgotten if it is not stored any more, PayloadError if what is stored is not what the
+        function returns now, StorageUnavailable, Closed if the App is closed meanwhile. In a handler without
+        a timeout, WouldDeadlock.
         """
         return self._decoded(
             self._run(lambda q: q.outcome(self.id, self._of, timeout, hint=_if_a_loop_waits))
@@ -73,7 +75,10 @@ class Job(msgspec.Struct, Generic[R_co], frozen=True, eq=False, gc=False):
         return self.aresult().__await__()
 
     def wait(self, timeout: Duration | None = None) -> State:
-        """Wait for its end; its state then, or when time is over. Raises JobForgotten and WouldDeadlock."""
+        """Wait for its end; its state then, or when time is over.
+
+        timeout: as of `result`. Raises JobForgotten, StorageUnavailable, Closed and WouldDeadlock as that.
+        """
         return self._run(lambda q: q.end(self.id, self._of, timeout)).state
 
     async def await_end(self, timeout: Duration | None = None) -> State:

@@ -18,10 +18,10 @@ def check_queue_name(name: object) -> str:
     return name
 
 
-def check_task_name(name: object) -> str:
-    """The name, if a task may have it; else ArgumentError."""
+def check_task_name(name: object, what: str = "a task") -> str:
+    """The name, if a task (or a schedule: what) may have it; else ArgumentError."""
     if type(name) is not str or not TASK_NAME.fullmatch(name):
-        raise ArgumentError(f"a task's name must match {TASK_NAME.pattern}, got {_shown(name)}")
+        raise ArgumentError(f"{what}'s name must match {TASK_NAME.pattern}, got {_shown(name)}")
     return name
 
 

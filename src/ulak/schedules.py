@@ -11,7 +11,7 @@ import logging
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, tzinfo
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol, TypeAlias
 from zoneinfo import ZoneInfo, available_timezones
 
 import msgspec
@@ -23,7 +23,7 @@ from ulak.core.schedule import CatchUp, Every, Plan, Rule, latest, plan, record_
 from ulak.core.store import Settings, Store
 from ulak.durations import Duration
 from ulak.errors import ArgumentError
-from ulak.names import TASK_NAME
+from ulak.names import check_task_name
 
 _log = logging.getLogger("ulak")
 
@@ -41,6 +41,10 @@ TZ_CHARS_MAX = 80
 SCHEDULE_HEADER = "ulak-schedule"
 TICK_HEADER = "ulak-tick"
 """Headers of a tick's job: which schedule it is of, and which instant, in UTC as in RFC 3339."""
+
+
+CatchUpName: TypeAlias = Literal["skip", "once", "all"]
+"""What becomes of ticks that were missed, as in `CatchUp`."""
 
 
 class _Calls(Protocol):
@@ -101,7 +105,7 @@ class Schedules:
 
         Raises ArgumentError if its name is taken, or its task cannot be called with these arguments.
         """
-        name = check_name(task.name if name is None else name)
+        name = check_task_name(task.name if name is None else name, "a schedule")
         if name in self._by_name:
             raise ArgumentError(
                 f"there is a schedule {name!r} already\n  give this one a name of its own: name="
@@ -135,14 +139,6 @@ def cron(expression: str, tz: str = "UTC") -> Cron:
 def every(period: Duration) -> Every:
     """The rule of a period, in seconds. Raises ArgumentError."""
     return Every(period)
-
-
-def check_name(name: object) -> str:
-    """The name, if a schedule may have it; else ArgumentError."""
-    if type(name) is not str or not TASK_NAME.fullmatch(name):
-        shown = repr(name[:80]) if isinstance(name, str) else type(name).__name__
-        raise ArgumentError(f"a schedule's name must match {TASK_NAME.pattern}, got {shown}")
-    return name
 
 
 def _check_type(value: object, kind: type, what: str) -> None:

@@ -38,7 +38,8 @@ class TaskSettings(TypedDict, total=False):
     give_up_on: exceptions after which no attempt could succeed. retry_on: the only ones to try again after.
     timeout: how long an attempt may take; a `def` task has to look at its Context for it. kill_after: how
     long after it was asked to end (by its timeout, a cancel, a lost lease) its process is killed; for
-    `workers(executor="process")`, where it is 1 s after a timeout if it is not given.
+    `workers(executor="process")`, where it is 1 s after a timeout if it is not given. Both, and expires,
+    are seconds, a timedelta or text such as "5m"; expires may be an aware datetime.
     """
 
     name: str | None

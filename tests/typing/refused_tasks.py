@@ -55,6 +55,9 @@ app.task(backoff=Backoff(1))
 app.workers("8")  # refused
 app.cron(30)  # refused
 app.every(b"30s")  # refused
+app.every(30, catch_up="never")  # refused
+app.cron("* * * * *", using={"dealy": 3})  # refused
+app.cron("* * * * *", catch_up="all", using={"unique_key": "k"})
 
 
 async def main() -> None:

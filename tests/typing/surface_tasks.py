@@ -12,6 +12,7 @@ from ulak import (
     App,
     Backoff,
     Call,
+    Cause,
     Context,
     Job,
     JobFailed,
@@ -21,6 +22,7 @@ from ulak import (
     Task,
     TaskOptions,
     current_job,
+    events,
 )
 
 P = ParamSpec("P")
@@ -153,6 +155,8 @@ def calls() -> None:
     assert job.existed is False
     assert_type(job.status(), State)
     assert_type(job.info(), JobInfo)
+    assert_type(job.refresh(), JobInfo)
+    assert [attempt.cause for attempt in job.info().history] == [Cause.ACK]
     assert_type(job.wait(timeout=1), State)
     assert_type(job.cancel(), bool)
     assert_type(welcome.job(job.id), Job[str])
@@ -173,6 +177,18 @@ def options() -> None:
     task: Task[[int], int] = first
     assert_type(task.enqueue(3), Job[int])
     assert app.tasks["mail.old"].name == "mail.old"
+
+
+@app.on
+def told(event: events.Event) -> None:
+    match event:
+        case events.Retried(error=error) | events.Died(error=error) if error is not None:
+            assert_type(event.cause, Cause)
+            assert_type(error.text, str)
+        case events.Enqueued():
+            assert_type(event.existed, bool)
+        case _:
+            assert_type(event.job_id, int)
 
 
 async def loops() -> None:
