@@ -209,7 +209,8 @@ def test_a_bound_method_and_a_partial_may_be_tasks() -> None:
         ({"time_out": 3}, "app.task has no option 'time_out'; did you mean 'timeout'?"),
         ({"zzz": 3}, "app.task has no option 'zzz'; there are aliases, backoff,"),
         ({"timeout": 0}, "timeout must be more than 0"),
-        ({"timeout": "1m"}, "timeout must be seconds"),
+        ({"timeout": b"1m"}, "timeout must be seconds"),
+        ({"timeout": "soon"}, "timeout: cannot read 'soon' as a duration"),
         ({"max_attempts": -1}, "max_attempts counts the first run"),
         ({"max_attempts": 0}, "max_attempts counts the first run"),
         ({"queue": ""}, "a queue's name must match"),
@@ -236,7 +237,7 @@ def test_g4_a_setting_that_there_is_not_or_cannot_be_is_refused_with_the_nearest
         ({"delay": -1}, "delay must be from 0"),
         ({"queue": "mial"}, "the App has no queue 'mial'; did you mean 'mail'?"),
         ({"queue": 3}, "the App has no queue that is int"),
-        ({"timeout": "x"}, "timeout must be seconds"),
+        ({"timeout": "x"}, "timeout: cannot read 'x' as a duration"),
     ],
 )
 def test_g4_an_option_that_there_is_not_or_cannot_be_is_refused_with_the_nearest(options, said) -> None:
