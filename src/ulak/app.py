@@ -12,9 +12,9 @@ import weakref
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager
 from types import MappingProxyType, TracebackType
-from typing import Any, Self, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Never, NoReturn, Self, TypeVar, cast
 
-from ulak import checks
+from ulak import checks, foreign
 from ulak.annotations import is_async
 from ulak.aqueue import AsyncQueue
 from ulak.calls import TaskOptions
@@ -27,6 +27,7 @@ from ulak.durations import Duration, seconds
 from ulak.errors import ArgumentError
 from ulak.events import Subscriber
 from ulak.executors import Executor, executor_of, refuse_while_loading
+from ulak.foreign import no_attribute
 from ulak.home import DEFAULT_QUEUE, Home
 from ulak.lifespan import working
 from ulak.local import clock_for, masked
@@ -82,7 +83,10 @@ class App:
         backoff: Backoff = Backoff(),  # noqa: B008 - frozen
         retention: Retention | None = None,
         clock: Clock = SYSTEM,
+        **unknown: Never,
     ) -> None:
+        if unknown:
+            checks.check_names(unknown, inspect.signature(App).parameters.keys() - {"unknown"}, "App")
         self._declared = checks.check_queues(queues)
         self._first = next(iter(self._declared), DEFAULT_QUEUE)
         self._max_attempts = checks.check_attempts(max_attempts)
@@ -104,6 +108,11 @@ class App:
         self._events = self._home.events
         self.schedules = Schedules()
         _all[next(_app_numbers)] = self
+
+    if not TYPE_CHECKING:  # it would have any name
+
+        def __getattr__(self, name: str) -> NoReturn:
+            raise no_attribute(self, name, foreign.APP)
 
     # Tasks
 

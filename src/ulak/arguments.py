@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import difflib
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 from typing import Any
 
 import msgspec
@@ -47,15 +47,22 @@ class Parameters:
 
     is_async: it is `async def`. context_name: the parameter that the worker fills in with the job's
     `Context`, if there is one; context_is_first: it does so by place. text: the function as errors show it.
-    nearby: names that are in scope where the function is defined, but not in its module.
+    nearby: names that are in scope where the function is defined, but not in its module. options: what may
+    be said of a job, and is no argument.
     Raises ArgumentError if the function cannot be a task's. Annotations that cannot be resolved yet are
     looked at again at the first use.
     """
 
     def __init__(
-        self, function: Callable[..., Any], name: str, *, nearby: Mapping[str, Any] | None = None
+        self,
+        function: Callable[..., Any],
+        name: str,
+        *,
+        nearby: Mapping[str, Any] | None = None,
+        options: Container[str] = (),
     ) -> None:
         self.name = name
+        self._options = options
         self.is_async = is_async(function)
         self._annotations = Annotations(function, nearby)
         whole = _signature_of(function, name)
@@ -223,6 +230,9 @@ class Parameters:
         for name in kwargs:
             if name == self.context_name:
                 return f"leave {name!r} out: the worker fills it in"
+            if name not in known and not takes_any and name in self._options:
+                own = self.name.rpartition(".")[2]
+                return f"no parameter {name!r}; an option of its job? {own}.using({name}=...).enqueue(...)"
             if name not in known and not takes_any:
                 near = difflib.get_close_matches(name, known, 1)
                 return f"no parameter {shown(name)}{f'; did you mean {near[0]!r}?' if near else ''}"

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from inspect import iscoroutine
-from typing import Any, Generic, ParamSpec, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, Generic, NoReturn, ParamSpec, TypeVar, Unpack
 
 import msgspec
 
+from ulak import foreign
 from ulak.arguments import Parameters
 from ulak.checks import check_names, check_priority, draft_of, several, wait_s
 from ulak.core import flows
@@ -16,6 +17,7 @@ from ulak.core.flows import Flow
 from ulak.core.job import Draft, Duplicate, Spec
 from ulak.durations import Duration
 from ulak.errors import ArgumentError, Closed
+from ulak.foreign import no_attribute
 from ulak.home import Home
 from ulak.job import Job
 from ulak.newjob import JobOptions, NewJob
@@ -31,16 +33,23 @@ class TaskOptions(JobOptions, total=False):
     """What may be said of a task's job when it is enqueued: as for any job, and these.
 
     priority: higher first. queue: another of the App's. connection: with a transaction of the store's own
-    database open, which the job then is part of. timeout: the longest wait for room (None: 30 s).
+    database open, which the job then is part of. wait: the longest wait for room (None: 30 s).
     """
 
     priority: int
     queue: str | None
     connection: object | None
-    timeout: Duration | None
+    wait: Duration | None
 
 
 _OPTIONS = frozenset(TaskOptions.__annotations__)
+_OF_TASK = "it is a setting of the task, @app.task({}=...)"
+# What is said of a task, and not of one of its jobs.
+_SETTINGS = {
+    **{name: _OF_TASK.format(name) for name in ("name", "aliases", "give_up_on", "retry_on", "kill_after")},
+    "timeout": "how long an attempt may take is a setting of the task, @app.task(timeout=...); how long an "
+    "enqueue waits for room is using(wait=...)",
+}
 _OF_JOB = frozenset(JobOptions.__annotations__) | {"priority"}
 
 
@@ -97,7 +106,7 @@ class Calls(Generic[P, R]):
         return self._plan.queue
 
     def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> Job[R]:
-        """Store a call of the task as a job; waits for room, at most 30 s unless `using(timeout=)` says so.
+        """Store a call of the task as a job; waits for room, at most 30 s unless `using(wait=)` says so.
 
         Raises ArgumentError if the function does not take these arguments, or one of them cannot travel;
         QueueFull, Closed, WouldDeadlock: nothing was stored then. StorageUnavailable: whether it was is not
@@ -132,12 +141,22 @@ class Calls(Generic[P, R]):
         """The task with these options for its jobs, as in `TaskOptions`; what is not named stays.
 
         delay or run_at, expires, priority, queue, unique_key, idempotency_key, max_attempts, backoff,
-        headers, connection, timeout. Raises ArgumentError for one that there is not, or that cannot be.
+        headers, connection, wait. Raises ArgumentError for one that there is not, or that cannot be.
         """
+        for name in options:
+            if name in _SETTINGS:
+                raise ArgumentError(f"{self._core.name}.using has no option {name!r}: {_SETTINGS[name]}")
         check_names(options, _OPTIONS, f"{self._core.name}.using")
         if (queue := options.get("queue")) is not None:
             self._core.home.queue_of(queue)
         return Calls(self._core, {**self._options, **options})
+
+    if not TYPE_CHECKING:  # it would have any name
+
+        def __getattr__(self, name: str) -> NoReturn:
+            core = self.__dict__.get("_core")
+            own = core.name.rpartition(".")[2] if core is not None else ""
+            raise no_attribute(self, name, foreign.TASK, own)
 
     def job(self, job_id: int) -> Job[R]:
         """The job of this id, as one of this task and queue, whether there is one or not."""
@@ -208,7 +227,7 @@ class Calls(Generic[P, R]):
         if len(queues := {plan.queue for plan in plans}) > 1:
             raise ArgumentError(f"{name} stores all or none, in one queue; these are for {sorted(queues)}")
         connections, timeouts = {id(plan.connection) for plan in plans}, {plan.timeout_s for plan in plans}
-        for option, given_ones in (("connection", connections), ("timeout", timeouts)):
+        for option, given_ones in (("connection", connections), ("wait", timeouts)):
             if len(given_ones) > 1:
                 raise ArgumentError(f"{name} stores all or none, so with one {option}=; these differ in it")
         drafts = [msgspec.structs.replace(call._plan.draft, payload=call._body) for call in given]  # noqa: SLF001
@@ -246,7 +265,7 @@ class Core:
         self.function = function
         self.name = name
         self.names: tuple[str, ...] = (name,)
-        self.parameters = Parameters(function, name, nearby=nearby)
+        self.parameters = Parameters(function, name, nearby=nearby, options=_OPTIONS)
         self.is_async = self.parameters.is_async
         self.decode = self.parameters.decode_result
         self.queue = ""
@@ -265,7 +284,7 @@ def _plan_of(task: Core, options: Mapping[str, Any]) -> Plan:
     of_job = {name: value for name, value in options.items() if name in _OF_JOB}
     new = NewJob(None, check_priority(of_job.pop("priority", 0)), **of_job)
     draft = draft_of(new, b"", "json", max_attempts=task.max_attempts, task=task.name, backoff=task.backoff)
-    connection, timeout_s = options.get("connection"), wait_s(options.get("timeout"))
+    connection, timeout_s = options.get("connection"), wait_s(options.get("wait"), name="wait")
     is_plain = connection is None and new.headers is None and draft.run_at is None and not draft.delay_s
     is_plain &= draft.expires_s is None and draft.expires_at is None
     is_plain &= draft.unique_key is None and draft.idempotency_key is None

@@ -213,6 +213,6 @@ def instant(value: object, *, name: str) -> float:
     return at
 
 
-def wait_s(timeout: Timeout) -> float | None:
+def wait_s(timeout: Timeout, *, name: str = "timeout") -> float | None:
     """A public timeout in seconds; None waits for ever."""
-    return None if timeout is None else seconds(timeout, name="timeout")
+    return None if timeout is None else seconds(timeout, name=name)

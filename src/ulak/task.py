@@ -12,7 +12,7 @@ from pathlib import PurePath
 from typing import Any, ParamSpec, TypedDict, TypeVar, cast
 
 from ulak.annotations import is_generator
-from ulak.calls import Calls, Core
+from ulak.calls import Calls, Core, TaskOptions
 from ulak.checks import check_attempts, check_names
 from ulak.context import Context, current_job
 from ulak.core.backoff import Backoff
@@ -56,6 +56,7 @@ class TaskSettings(TypedDict, total=False):
 
 
 _SETTINGS = frozenset(TaskSettings.__annotations__)
+_OPTIONS = frozenset(TaskOptions.__annotations__)
 
 
 class Task(Calls[P, R]):
@@ -78,6 +79,8 @@ class Task(Calls[P, R]):
         backoff: Backoff,
         nearby: Mapping[str, Any] | None = None,
     ) -> None:
+        for option in settings.keys() & _OPTIONS - _SETTINGS:
+            raise ArgumentError(f"app.task has no option {option!r}: it is a job's, task.using({option}=...)")
         check_names(settings, _SETTINGS, "app.task")
         name = settings.get("name")
         name = name_of(function) if name is None else check_task_name(name)

@@ -370,11 +370,11 @@ def test_an_enqueue_waits_for_room_at_most_30_seconds_unless_told(timed: MakeApp
     with pytest.raises(QueueFull, match=r"of 1 open jobs for 30 s"):
         waiting.result()
     with pytest.raises(QueueFull):
-        task.using(timeout=0).enqueue()
+        task.using(wait=0).enqueue()
 
     async def main() -> None:
         with pytest.raises(QueueFull):
-            await task.using(timeout=0).aenqueue()
+            await task.using(wait=0).aenqueue()
 
     asyncio.run(main())
 
@@ -472,7 +472,7 @@ def test_many_calls_are_stored_all_or_none(make_app: MakeApp) -> None:
     assert [job.info().payload for job in jobs] == [{"n": 1}, {"n": 2}]
     assert [job.info().priority for job in jobs] == [0, 5]
     with pytest.raises(QueueFull):
-        f.using(timeout=0).enqueue_many(f.call(n) for n in range(2))
+        f.using(wait=0).enqueue_many(f.call(n) for n in range(2))
     assert app.queue("default").counts().total == 2
     assert f.enqueue_many([]) == []
 
@@ -722,15 +722,15 @@ def test_many_calls_wait_as_long_as_each_of_them_would(make_app: MakeApp) -> Non
     app = make_app(queues={"default": 1})
     f = app.task(name="f")(lambda: None)
     f.enqueue()
-    for patience in (f.using(timeout=0), f.using(timeout=timedelta(0))):
+    for patience in (f.using(wait=0), f.using(wait=timedelta(0))):
         with pytest.raises(QueueFull):
             f.enqueue_many([patience.call()])
         with pytest.raises(QueueFull):
             patience.enqueue_many([f.call()])
-    with pytest.raises(ArgumentError, match="or none, so with one timeout="):
-        f.enqueue_many([f.using(timeout=0).call(), f.using(timeout=1).call()])
-    with pytest.raises(ArgumentError, match="or none, so with one timeout="):
-        f.enqueue_many([f.using(timeout=0).call(), f.call()])
+    with pytest.raises(ArgumentError, match="or none, so with one wait="):
+        f.enqueue_many([f.using(wait=0).call(), f.using(wait=1).call()])
+    with pytest.raises(ArgumentError, match="or none, so with one wait="):
+        f.enqueue_many([f.using(wait=0).call(), f.call()])
 
 
 def test_l13_an_enqueue_is_part_of_the_callers_transaction(tmp_path) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 import threading
 from pathlib import Path
 from typing import Any
@@ -296,6 +297,51 @@ def test_a_duration_may_be_text_wherever_one_is_taken(make_app: MakeApp, caplog)
     assert f.timeout_s == 300.0
     assert f.using(delay="1.5m").enqueue(0).info().next.startswith(("due in 89.", "due in 90."))
     with app.workers(1, grace="10s"):
-        assert f.using(timeout="1s", expires="1h").enqueue(1).result(timeout="10s") == 7
+        assert f.using(wait="1s", expires="1h").enqueue(1).result(timeout="10s") == 7
     with pytest.raises(ArgumentError, match=r"delay: cannot read 'soon' as a duration; write a number with"):
         f.using(delay="soon")
+
+
+def test_an_option_in_the_wrong_place_is_told_the_right_one(app: App) -> None:
+    @app.task(name="hello.welcome")
+    def welcome(name: str) -> None: ...
+
+    def other() -> None: ...
+
+    for call, said in (
+        (
+            lambda: welcome.enqueue("ada", delay=SECRET),
+            "'delay'; an option of its job? welcome.using(delay=...)",
+        ),
+        (
+            lambda: welcome.call("ada", wait=3),
+            "'wait'; an option of its job? welcome.using(wait=...).enqueue(...)",
+        ),
+        (lambda: welcome.enqueue("ada", nmae="x"), "; did you mean 'name'?"),
+        (lambda: welcome.using(timeout=3), "waits for room is using(wait=...)"),
+        (lambda: welcome.using(give_up_on=()), "it is a setting of the task, @app.task(give_up_on=...)"),
+        (lambda: app.task(unique_key="x")(other), "it is a job's, task.using(unique_key=...)"),
+        (lambda: App(max_attemps=3), "App has no option 'max_attemps'; did you mean 'max_attempts'?"),
+    ):
+        with pytest.raises(ArgumentError) as caught:
+            call()
+        assert said in str(caught.value)
+        assert SECRET not in str(caught.value)
+    assert app.queue("default").counts().total == 0
+
+
+def test_a_name_of_another_job_queue_is_told_what_it_is_called_here(app: App) -> None:
+    @app.task(name="hello.welcome")
+    def welcome(name: str) -> None: ...
+
+    for owner, name, here in (
+        (welcome, "delay", "it is welcome.enqueue(...) here"),
+        (welcome.using(priority=1), "apply_async", "it is welcome.using(delay=...).enqueue(...) here"),
+        (app, "enqueue", "it is task.enqueue(...), of the task here"),
+        (app, "worker_main", "it is with app.workers():, or ulak work module:app here"),
+    ):
+        with pytest.raises(AttributeError, match=re.escape(here)) as caught:
+            getattr(owner, name)
+        assert (caught.value.name, caught.value.obj) == (name, owner)
+    for owner in (welcome, app):
+        assert not hasattr(owner, "nothing_of_the_kind")

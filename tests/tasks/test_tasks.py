@@ -211,6 +211,7 @@ def test_a_bound_method_and_a_partial_may_be_tasks() -> None:
         ({"timeout": 0}, "timeout must be more than 0"),
         ({"timeout": b"1m"}, "timeout must be seconds"),
         ({"timeout": "soon"}, "timeout: cannot read 'soon' as a duration"),
+        ({"delay": 3}, "app.task has no option 'delay': it is a job's, task.using(delay=...)"),
         ({"max_attempts": -1}, "max_attempts counts the first run"),
         ({"max_attempts": 0}, "max_attempts counts the first run"),
         ({"queue": ""}, "a queue's name must match"),
@@ -237,7 +238,8 @@ def test_g4_a_setting_that_there_is_not_or_cannot_be_is_refused_with_the_nearest
         ({"delay": -1}, "delay must be from 0"),
         ({"queue": "mial"}, "the App has no queue 'mial'; did you mean 'mail'?"),
         ({"queue": 3}, "the App has no queue that is int"),
-        ({"timeout": "x"}, "timeout: cannot read 'x' as a duration"),
+        ({"wait": "x"}, "wait: cannot read 'x' as a duration"),
+        ({"timeout": 3}, "how long an enqueue waits for room is using(wait=...)"),
     ],
 )
 def test_g4_an_option_that_there_is_not_or_cannot_be_is_refused_with_the_nearest(options, said) -> None:
@@ -249,8 +251,8 @@ def test_g4_an_option_that_there_is_not_or_cannot_be_is_refused_with_the_nearest
 
 
 def test_g4_a_misspelt_argument_of_an_app_is_no_argument() -> None:
-    with pytest.raises(TypeError, match="max_atempts"):
-        App(max_atempts=3)  # type: ignore[call-arg]
+    with pytest.raises(ArgumentError, match="App has no option 'max_atempts'; did you mean 'max_attempts'"):
+        App(max_atempts=3)  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="no store for"):
         App("postgres://host")
     with pytest.raises(ArgumentError, match="a queue's name must match"):

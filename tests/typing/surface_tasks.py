@@ -169,7 +169,7 @@ def calls() -> None:
 
 def options() -> None:
     common: TaskOptions = {"delay": timedelta(minutes=1), "priority": 9, "unique_key": "ada"}
-    later = welcome.using(**common).using(queue="mail", timeout=5, connection=None)
+    later = welcome.using(**common).using(queue="mail", wait=5, connection=None)
     assert_type(later.enqueue("ada"), Job[str])
     batch = [welcome.call("a"), welcome.using(priority=1).call("b", loud=True)]
     assert_type(batch, list[Call[str]])

@@ -1,0 +1,24 @@
+"""Names of other job queues: what they are called here must be there."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from ulak import App, foreign
+
+app = App()
+
+
+@app.task
+def task() -> None: ...
+
+
+@pytest.mark.parametrize(("owner", "known"), [(task, foreign.TASK), (app, foreign.APP)], ids=["task", "app"])
+def test_what_a_name_is_called_here_is_there_and_the_name_is_not(owner, known) -> None:
+    named = {"task": task, "app": app}
+    for name, here in known.items():
+        assert not hasattr(owner, name), name
+        for what, attribute in re.findall(r"\b(task|app)\.([a-z_]+)", here.format(task="task")):
+            assert hasattr(named[what], attribute), here
