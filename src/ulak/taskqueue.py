@@ -68,7 +68,11 @@ class TaskQueue(Handle):
         """Store jobs, all or none. timeout_s: the longest wait for room (None: 30 s; in a handler none)."""
         if timeout_s is None and self._handling() is Handling.NOTHING:
             timeout_s = ENQUEUE_WAIT_S
-        return (yield from self._enqueue(drafts, timeout_s, connection))
+        try:
+            return (yield from self._enqueue(drafts, timeout_s, connection))
+        except WouldDeadlock as error:
+            why = str(error.args[0]).partition("\n")[0]
+        raise WouldDeadlock(f"{why}\n  say for how long: task.using(wait=...), or raise the capacity")
 
     # Of one job. of: the names of the task that it must be of; None where it was made as one of it just now.
 

@@ -356,7 +356,9 @@ def test_an_enqueue_in_a_handler_never_waits_for_room(make_app: MakeApp) -> None
         return "it waited"
 
     with app.workers(1):
-        assert "is full, and a handler must not wait without a limit" in again.enqueue().result(WAIT_S)
+        said = again.enqueue().result(WAIT_S)
+    assert "is full, and a handler must not wait without a limit" in said
+    assert "task.using(wait=...), or raise the capacity" in said
 
 
 def test_an_enqueue_waits_for_room_at_most_30_seconds_unless_told(timed: MakeApp, clock: ManualClock) -> None:
