@@ -186,7 +186,8 @@ def _unknown(info: object, seen: set[int] | None = None) -> Iterator[type]:
         return
     seen.add(id(info))
     if isinstance(info, msgspec.inspect.CustomType):
-        yield info.cls
+        if info.cls is not object:  # whatever JSON holds, as Any
+            yield info.cls
     elif isinstance(info, tuple):
         for part in info:
             yield from _unknown(part, seen)

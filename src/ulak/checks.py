@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import TypeAlias, TypeVar, cast
 
@@ -13,7 +13,7 @@ from ulak.core.job import PRIORITY_MAX, PRIORITY_MIN, Draft
 from ulak.core.store import BATCH_MAX, Retention
 from ulak.durations import Duration, seconds
 from ulak.errors import ArgumentError
-from ulak.names import check_key, check_queue_name
+from ulak.names import QUEUE_NAME, check_key, check_queue_name
 from ulak.newjob import NewJob
 
 T = TypeVar("T")
@@ -88,14 +88,25 @@ def draft_of(
     )
 
 
-def check_names(options: Iterable[str], known: Iterable[str], call: str) -> None:
+def check_names(options: Iterable[str], known: Iterable[str], call: str, kind: str = "option") -> None:
     """Raises ArgumentError for an option that a call does not have, with the nearest that it has."""
     known = sorted(known)
     for name in options:
         if name not in known:
             near = difflib.get_close_matches(name, known, 1)
-            hint = f"; did you mean {near[0]!r}?" if near else f"; there are {', '.join(known)}"
-            raise ArgumentError(f"{call} has no option {name!r}{hint}")
+            hint = f"did you mean {near[0]!r}?" if near else _there_are(known)
+            raise ArgumentError(f"{call} has no {kind} {name!r}; {hint}")
+
+
+def _there_are(names: Sequence[str]) -> str:
+    """The names that there are, for an error."""
+    shown = ", ".join(names)
+    return f"there {'is' if len(names) == 1 else 'are'} {shown or 'none'}"
+
+
+def may_be_queue(name: object) -> bool:
+    """Whether a queue may be called so."""
+    return isinstance(name, str) and QUEUE_NAME.fullmatch(name) is not None
 
 
 def nearest(name: object, known: Iterable[str]) -> str:
@@ -104,7 +115,7 @@ def nearest(name: object, known: Iterable[str]) -> str:
         return f"that is {type(name).__name__}; its names are str"
     names = sorted(known)
     near = difflib.get_close_matches(name, names, 1)
-    hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(names[:_NAMES_SHOWN]) or 'none'}"
+    hint = f"did you mean {near[0]!r}?" if near else _there_are(names[:_NAMES_SHOWN])
     return f"{name[:_NAME_CHARS_MAX]!r}; {hint}"
 
 

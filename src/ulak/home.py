@@ -129,9 +129,8 @@ class Home:
 
     def _new_handle(self, kind: type[AnyHandle], name: str) -> AnyHandle:
         if name not in self._declared and (name != DEFAULT_QUEUE or self._declared):
-            raise ArgumentError(
-                f"the App has no queue {checks.nearest(name, self._declared)}\n  App(queues=[...])"
-            )
+            declare = f"\n  declare it: App(queues=[..., {name!r}])" if checks.may_be_queue(name) else ""
+            raise ArgumentError(f"the App has no queue {checks.nearest(name, self._declared)}{declare}")
         handle = kind(
             self._url,
             name,

@@ -36,6 +36,15 @@ _HARMLESS = (
     "Invalid base64",
 )
 
+# As what a text should have been written, and the type that is.
+_WRITTEN = (
+    ("invalid RFC3339 encoded datetime", "datetime.datetime"),
+    ("invalid RFC3339 encoded date", "datetime.date"),
+    ("invalid RFC3339 encoded time", "datetime.time"),
+    ("invalid UUID", "uuid.UUID"),
+    ("invalid base64", "bytes"),
+)
+
 
 def why_refused(
     hint: Any,  # noqa: ANN401 - a type, in any of its forms
@@ -96,9 +105,11 @@ def _why_beyond(value: object, limit_bytes: int, level: int) -> str | None:
 
 def _mismatch(hint: object, value: object, error: Exception) -> Reason:
     path, said = _placed(error, hint)
-    if not path and "`, got `" in said:
+    expected = next((name for begin, name in _WRITTEN if said.startswith(begin)), None)
+    if not path and (expected or "`, got `" in said):
         return "", f" got {type_name(type(value))}, expected {as_text(hint)}"
-    return path, f": {said}"
+    found = [type(part) for place, part in _parts(value) if place == path] if expected else []
+    return path, f": got {type_name(found[0])}, expected {expected}" if found else f": {said}"
 
 
 def _placed(error: Exception, hint: object) -> tuple[str, str]:

@@ -43,6 +43,8 @@ def _to_json(value: object) -> Any:  # noqa: ANN401 - whatever the encoder takes
 
 def _from_json(kind: type, value: object) -> object:
     """What the decoder makes of JSON where a class is annotated that it does not know."""
+    if kind is object:
+        return value
     if is_pydantic(kind):
         return cast("Any", kind).model_validate(value)
     raise NotImplementedError

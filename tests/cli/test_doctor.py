@@ -215,7 +215,7 @@ def test_a_damaged_page_is_a_problem(run: Run, path: Path) -> None:
 def test_what_is_no_database_at_all_is_a_problem(run: Run, path: Path) -> None:
     path.write_bytes(b"these are no jobs\n" * 1_000)
     (found,) = problems(examined(run))
-    assert "is no whole SQLite database" in found
+    assert "is no SQLite database" in found
 
 
 def test_somebody_elses_database_is_a_problem_and_stays_as_it_is(run: Run, path: Path) -> None:

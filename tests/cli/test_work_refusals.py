@@ -104,7 +104,7 @@ FIRST_CONTACT = {
         "hello:app --queues default,mial",
         [
             "error U110: the App has no queue 'mial'; did you mean 'mail'?",
-            "  App(queues=[...])",
+            "  declare it: App(queues=[..., 'mial'])",
             "  set by --queues on the command line",
         ],
     ),
@@ -250,8 +250,8 @@ FIRST_CONTACT = {
     "no database": Case(
         "hello:app",
         [
-            'error U204: "HERE/jobs.db" is no whole SQLite database: file is not a database',
-            "  restore it from a backup",
+            'error U204: "HERE/jobs.db" is no SQLite database',
+            "  name the file of a store, or one that is not there yet",
             BY_APP,
         ],
         status=69,
@@ -327,7 +327,7 @@ def test_what_it_cannot_work_with_is_told(
     refused: Refused, folder: Path, case: Case, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("ulak.cli.work_process.spelled_size", lambda size: "1M" if size == 2**20 else "RSS")
-    if "no whole SQLite database" in case.lines[0]:
+    if "is no SQLite database" in case.lines[0]:
         (folder / "jobs.db").write_text("a letter, not a database" * 100)
     expected = [line.replace("HERE", str(folder)) for line in case.lines]
     assert refused(*case.args.split(), hello=case.hello) == (case.status, expected)

@@ -112,9 +112,9 @@ REFUSED: dict[Callable[[Path], None], str] = {
     another_programs_with_a_log: "not one of ulak",
     another_programs_by_its_mark: "not one of ulak",
     another_programs_by_its_number: "not one of ulak",
-    text: "no whole SQLite database",
-    short_text: "no whole SQLite database",
-    compressed: "no whole SQLite database",
+    text: "no SQLite database",
+    short_text: "no SQLite database",
+    compressed: "no SQLite database",
     cut_in_its_head: "no whole SQLite database",
     overwritten_after_its_head: "no whole SQLite database",
 }

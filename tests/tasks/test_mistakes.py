@@ -10,8 +10,10 @@ import asyncio
 import logging
 import re
 import threading
+from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import pytest
 
@@ -345,3 +347,44 @@ def test_a_name_of_another_job_queue_is_told_what_it_is_called_here(app: App) ->
         assert (caught.value.name, caught.value.obj) == (name, owner)
     for owner in (welcome, app):
         assert not hasattr(owner, "nothing_of_the_kind")
+
+
+def test_what_is_given_for_an_instant_or_an_id_is_named_by_its_type(app: App) -> None:
+    @app.task(name="f")
+    def f(at: datetime | None, days: list[date], key: UUID | None = None, body: bytes = b"") -> None: ...
+
+    now, day = datetime(2026, 1, 1, tzinfo=UTC), date(2026, 1, 1)
+    for args, said in (
+        ((day, []), "argument 'at' got datetime.date, expected datetime.datetime | None"),
+        (("2026-01-01", []), "argument 'at' got str, expected datetime.datetime | None"),
+        ((now, [day, "x"]), "argument 'days[1]': got str, expected datetime.date"),
+        ((now, [], "x"), "argument 'key' got str, expected uuid.UUID | None"),
+        ((now, [], None, "x"), "argument 'body' got str, expected bytes"),
+    ):
+        with pytest.raises(ArgumentError, match=re.escape(said)):
+            f.enqueue(*args)
+
+
+def test_a_mapping_or_a_list_of_objects_travels_as_exact_json(app: App) -> None:
+    @app.task
+    def echo(
+        known: dict[str, object], items: list[object], more: object | None = None
+    ) -> dict[str, list[object]]:
+        return {"all": [known, items, more]}
+
+    given = [{"a": [1, None, {"b": 2.5}]}, [1, "x", True], {"c": []}]
+    job = echo.enqueue(*given)
+    with app.workers(1):
+        assert job.result(WAIT_S) == {"all": given}
+    for stray in ((1, 2), datetime(2026, 1, 1, tzinfo=UTC), {1: 2}, object()):
+        with pytest.raises(ArgumentError, match="argument 'known"):
+            echo.enqueue({"a": stray}, [])
+
+
+def test_a_queue_that_was_not_declared_is_told_how(make_app: MakeApp) -> None:
+    app = make_app(queues=["mail"])
+    for name, said in (("mial", "declare it: App(queues=[..., 'mial'])"), ("No Name", None), (3, None)):
+        with pytest.raises(ArgumentError) as caught:
+            app.queue(name)
+        assert ("declare it" in str(caught.value)) == (said is not None)
+        assert (said or "") in str(caught.value)

@@ -525,3 +525,16 @@ def test_who_waits_on_an_event_loop_is_woken_by_the_tests_time(app: App, jobs: J
         return await job
 
     assert asyncio.run(asyncio.wait_for(main(), WAIT_S)) == 3
+
+
+def test_a_queue_or_an_argument_that_there_is_not_is_told_the_nearest(app: App, jobs: Jobs) -> None:
+    @app.task(name="send", queue="mail")
+    def send(to: str) -> None: ...
+
+    send.enqueue("ada")
+    with pytest.raises(ArgumentError, match="no App has used a queue 'mial'; did you mean 'mail'"):
+        jobs.counts("mial")
+    with pytest.raises(ArgumentError, match="task send has no argument 'too'; did you mean 'to'"):
+        jobs.enqueued(send, too="ada")
+    with pytest.raises(ArgumentError, match="task send has no argument 'zzz'; there is to"):
+        jobs.enqueued(send, zzz="ada")

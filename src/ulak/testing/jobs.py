@@ -13,7 +13,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from ulak.app import App, all_apps
-from ulak.checks import check_names
+from ulak.checks import check_names, nearest
 from ulak.core.job import Counts, State
 from ulak.core.job import Job as Record
 from ulak.core.store import Store
@@ -108,7 +108,7 @@ class Jobs:
             if arguments:
                 raise ArgumentError("enqueued() takes arguments together with the task that has them")
             return self._all()
-        check_names(arguments, signature(task).parameters, f"task {task.name}")
+        check_names(arguments, signature(task).parameters, f"task {task.name}", "argument")
         names = {task.name, *task.aliases}
         return [
             job
@@ -139,10 +139,15 @@ class Jobs:
 
     def counts(self, queue: str) -> Counts:
         """The states and totals of a queue. Raises ArgumentError if not exactly one store has it."""
-        having = [store.edge.store for store in self._stores.values() if queue in store.edge.store.queues()]
-        if len(having) != 1:
-            have = "no App has used" if not having else "several Apps with stores of their own have"
-            raise ArgumentError(f"{have} a queue {queue!r}; ask app.queue({queue!r}).counts()")
+        stores = [store.edge.store for store in self._stores.values()]
+        having = [store for store in stores if queue in store.queues()]
+        if not having:
+            used = {name for store in stores for name in store.queues()}
+            raise ArgumentError(f"no App has used a queue {nearest(queue, used)}")
+        if len(having) > 1:
+            raise ArgumentError(
+                f"several Apps with stores of their own have a queue {queue!r}; ask app.queue({queue!r}).counts()"
+            )
         return having[0].counts([queue])[queue]
 
     # What happens

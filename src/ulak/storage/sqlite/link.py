@@ -73,6 +73,7 @@ _SETTINGS = (
 R = TypeVar("R")
 
 _BUSY = {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}
+_HEAD = b"SQLite format 3\0"
 _UNREADABLE = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}
 
 
@@ -483,6 +484,15 @@ def _primary(error: sqlite3.Error) -> int:
     return getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF
 
 
+def _begins_as_one(path: str) -> bool:
+    """Whether a file begins as SQLite's do; also where it cannot be read."""
+    try:
+        with Path(path).open("rb") as file:
+            return file.read(len(_HEAD)) == _HEAD
+    except OSError:
+        return True
+
+
 def explained(error: sqlite3.Error, path: str) -> UlakError:
     """The library's error as ulak's."""
     code = _primary(error)
@@ -494,6 +504,10 @@ def explained(error: sqlite3.Error, path: str) -> UlakError:
     if code == sqlite3.SQLITE_FULL:
         return StorageFull(
             f'no space is left for "{path}"; nothing was changed\n  free some on its disk, then try again'
+        )
+    if code == sqlite3.SQLITE_NOTADB and not _begins_as_one(path):
+        return SchemaError(
+            f'"{path}" is no SQLite database\n  name the file of a store, or one that is not there yet'
         )
     if code in _UNREADABLE:
         return SchemaError(f'"{path}" is no whole SQLite database: {error}\n  restore it from a backup')
