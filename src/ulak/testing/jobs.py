@@ -145,9 +145,8 @@ class Jobs:
             used = {name for store in stores for name in store.queues()}
             raise ArgumentError(f"no App has used a queue {nearest(queue, used)}")
         if len(having) > 1:
-            raise ArgumentError(
-                f"several Apps with stores of their own have a queue {queue!r}; ask app.queue({queue!r}).counts()"
-            )
+            several = f"several Apps with stores of their own have a queue {queue!r}"
+            raise ArgumentError(f"{several}; ask app.queue({queue!r}).counts()")
         return having[0].counts([queue])[queue]
 
     # What happens
