@@ -569,6 +569,13 @@ def test_a_backoff_function_is_asked_with_the_attempt_and_the_error(app: App, st
     assert asked == [(1, "no", 1), (2, "no", 2)]
 
 
+class Hostile(float):
+    """A number that cannot be read as one."""
+
+    def __float__(self) -> float:
+        return 1 / 0
+
+
 @pytest.mark.parametrize(
     ("answer", "delay_s", "said"),
     [
@@ -579,7 +586,10 @@ def test_a_backoff_function_is_asked_with_the_attempt_and_the_error(app: App, st
         (math.nan, 300.0, "answered with NaN or infinity; the stored backoff is used"),
         (math.inf, 300.0, "answered with NaN or infinity"),
         (None, 300.0, "answered with NoneType, not seconds"),
-        ("3", 300.0, "answered with str, not seconds"),
+        ("3s", 3.0, ""),
+        ("three", 300.0, "answered with str that is no duration (ArgumentError); the stored backoff is used"),
+        (10**400, 300.0, "answered with int that is no duration (OverflowError)"),
+        (Hostile(), 300.0, "answered with Hostile that is no duration (ZeroDivisionError)"),
         (True, 300.0, "answered with bool, not seconds"),
         (KeyError("hunter2"), 300.0, "raised KeyError; the stored backoff is used"),
     ],

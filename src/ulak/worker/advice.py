@@ -14,7 +14,6 @@ from typing import TypeAlias
 
 from ulak.clock import Clock
 from ulak.durations import SECONDS_MAX, Duration, parse_duration
-from ulak.errors import ArgumentError
 
 _log = logging.getLogger("ulak")
 
@@ -100,20 +99,20 @@ class Advice:
         return None
 
     def _seconds(self, answer: object) -> float | None:
-        if isinstance(answer, timedelta):
-            answer = answer.total_seconds()
-        elif isinstance(answer, str):
-            with contextlib.suppress(ArgumentError):
-                answer = parse_duration(answer)
-        if isinstance(answer, bool) or not isinstance(answer, int | float):
+        if isinstance(answer, bool) or not isinstance(answer, float | int | timedelta | str):
             self._blame(f"answered with {type(answer).__name__}, not seconds")
-        elif not math.isfinite(answer):
+            return None
+        try:
+            wait_s = _as_float(answer)
+        except Exception as error:  # noqa: BLE001 - a user's class may raise anything
+            self._blame(f"answered with {type(answer).__name__} that is no duration ({type(error).__name__})")
+            return None
+        if not math.isfinite(wait_s):
             self._blame("answered with NaN or infinity")
-        else:
-            if not 0 <= answer <= SECONDS_MAX:
-                self._blame("answered with less than 0 s or more than 100 years", "it is cut to that")
-            return float(min(max(answer, 0.0), SECONDS_MAX))
-        return None
+            return None
+        if not 0 <= wait_s <= SECONDS_MAX:
+            self._blame("answered with less than 0 s or more than 100 years", "it is cut to that")
+        return min(max(wait_s, 0.0), SECONDS_MAX)
 
     def _blame(self, what: str, stands: str = "the stored backoff is used") -> None:
         with self._lock:
@@ -124,6 +123,15 @@ class Advice:
 
 
 _BLAMED_MAX = 20
+
+
+def _as_float(answer: float | timedelta | str) -> float:
+    """In seconds, as a plain float: a subclass of float compares as it likes."""
+    if isinstance(answer, timedelta):
+        answer = answer.total_seconds()
+    elif isinstance(answer, str):
+        answer = parse_duration(answer)
+    return float.__float__(float(answer))
 
 
 class _Question:
