@@ -111,9 +111,9 @@ def _next(job: Job, now: float, now_at: float, *, paused: bool) -> str:
         case State.HELD:
             return f"waits for a worker that knows {job.task or 'jobs without a task'}"
         case State.SUCCEEDED:
-            return "finished; kept until retention removes it"
+            return "nothing: it has succeeded, and is kept until retention removes it"
         case _:
-            return "ended; redrive brings it back, retention removes it"
+            return "nothing, unless redrive makes it run again; kept until retention removes it"
 
 
 def _instant(at: float) -> datetime:

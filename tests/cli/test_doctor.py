@@ -85,9 +85,9 @@ def test_the_text_ends_with_the_sum_of_it_and_each_finding_has_its_remedy(run: R
     done = run()
     assert (done.status, done.err) == (0, "")
     lines = done.out.splitlines()
-    assert lines[-1] == "nothing is wrong"
     notes = [number for number, line in enumerate(lines) if line.startswith("note")]
-    assert notes
+    sums = {1: "; 1 note, which is advice", 2: "; 2 notes, which are advice"}
+    assert lines[-1] == f"nothing is wrong{sums[len(notes)]}"
     for start in notes:
         end = lines.index("", start)
         assert any(line.startswith("  fix ") for line in lines[start:end])
@@ -276,7 +276,9 @@ def test_jobs_of_a_process_that_is_gone_are_a_problem_while_nobody_takes_over(
     leave_a_lease(path)
     result = examined(run)
     assert problems(result) == ["1 job leased by processes that are gone"]
-    assert (result["parts"]["processes"]["live"], result["parts"]["processes"]["gone"]) == ([], 1)
+    part = result["parts"]["processes"]
+    assert (part["live"], part["gone"]) == ([], 1)
+    assert part["text"] == "none takes jobs; 1 job leased; 1 gone without a word, 1 of the leases theirs"
 
 
 def test_they_are_only_a_note_while_a_process_lives(run: Run, mail: Queue, path: Path) -> None:

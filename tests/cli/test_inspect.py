@@ -76,7 +76,7 @@ def test_counts_name_every_state_and_how_old_the_oldest_are(scene: Scene) -> Non
     out = io.StringIO()
     inspect_counts.print_counts(inspect_counts.facts_of(scene.edge), to=out)
     # The first lease is over after 30 s, and to deliver is to reclaim: so the job waits again.
-    head = "queue ready scheduled leased held acked dead cancelled expired open capacity paused"
+    head = "queue ready scheduled leased held succeeded dead cancelled expired open capacity paused"
     assert [" ".join(line.split()) for line in lines_of(out)] == [
         f"{head} oldest_ready oldest_leased leases_over",
         "mail 2 1 0 0 1 1 0 0 3 10 no 34.00s - 0",

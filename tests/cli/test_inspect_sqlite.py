@@ -87,6 +87,24 @@ def test_a_list_is_narrowed_by_state_queue_and_task(run: Run, mail: Queue) -> No
     assert run("ls", "-q", "mial").status == 3
 
 
+def test_a_list_of_nothing_says_so(run: Run, mail: Queue) -> None:
+    mail.enqueue("a")
+    done = run("dead", "ls")
+    assert (done.status, done.out.count("\n"), done.err) == (0, 1, "there is no such job\n")
+    assert run("ls", "--after", 1).err == "there is no such job after 1\n"
+
+
+def test_counts_name_the_command_for_what_wants_a_look(run: Run, mail: Queue) -> None:
+    mail.enqueue("a")
+    assert run("counts").err == ""
+    die(mail)
+    mail.pause()
+    assert run("counts").err.splitlines() == [
+        "mail: 1 job dead; ulak dead ls -q mail tells of what",
+        "mail: paused with 1 job waiting; ulak resume mail delivers again",
+    ]
+
+
 def test_show_knows_the_seconds_that_are_left_of_a_lease(run: Run, mail: Queue) -> None:
     job_id = mail.enqueue({"n": 1})
     lease = mail.deliver()
@@ -102,7 +120,7 @@ def test_show_knows_the_seconds_that_are_left_of_a_lease(run: Run, mail: Queue) 
 def test_retry_without_yes_only_counts(run: Run, mail: Queue) -> None:
     dead = die(mail)
     done = run("retry", dead)
-    assert done == (1, "1 job would come back\n", "nothing was done; --yes does it\n")
+    assert done == (1, "1 job would run again\n", "nothing was done yet: give --yes to do it\n")
     assert read(run, "retry", dead, status=1) == {"done": [], "would_change": 1, "refused": {}, "room": {}}
     assert mail.counts().dead == 1
 
@@ -110,31 +128,40 @@ def test_retry_without_yes_only_counts(run: Run, mail: Queue) -> None:
 def test_retry_with_yes_brings_back_what_it_can_and_says_why_not_the_rest(run: Run, mail: Queue) -> None:
     dead, waiting = die(mail), mail.enqueue("w")
     done = run("retry", dead, waiting, 999, "--yes")
-    assert (done.status, done.err) == (1, "")
+    next_step = f"a worker takes it from here; ulak show {dead} tells how it goes\n"
+    assert (done.status, done.err) == (1, next_step)
     assert done.out.splitlines() == [
-        f"1 job is back: {dead}",
-        f"  1 job refused, not possible in its state: {waiting}",
-        "  1 job refused, not found: 999",
+        f"1 job waits to run again: {dead}",
+        f"  1 job left alone, neither dead, cancelled, expired nor held: {waiting}",
+        "  1 job left alone, not stored here: 999",
     ]
     assert (mail.counts().dead, mail.counts().ready) == (0, 2)
 
 
 def test_retry_of_all_dead_ones_of_a_queue(run: Run, mail: Queue) -> None:
     dead = [die(mail), die(mail)]
-    assert run("retry", "--state", "dead", "-q", "mail").out == "2 jobs would come back\n"
+    assert run("retry", "--state", "dead", "-q", "mail").out == "2 jobs would run again\n"
     assert read(run, "retry", "--state", "dead", "-q", "mail", "--yes")["done"] == dead
-    assert run("retry", "--state", "dead", "--yes") == (0, "0 jobs are back\n", "")
-    assert run("retry", "--state", "dead") == (0, "0 jobs would come back\n", "")
+    none = (0, "there is no such job to run again\n", "")
+    assert run("retry", "--state", "dead", "--yes") == run("retry", "--state", "dead") == none
+
+
+def test_retry_of_several_says_how_many_wait_and_what_tells_how_it_goes(run: Run, mail: Queue) -> None:
+    dead = [die(mail), die(mail)]
+    done = run("retry", *dead, "--yes")
+    assert done.out == f"2 jobs wait to run again: {dead[0]}, {dead[1]}\n"
+    assert done.err == "a worker takes them from here; ulak counts tells how it goes\n"
 
 
 def test_retry_into_a_full_queue_says_how_much_room_there_is(run: Run, mail: Queue) -> None:
     die(mail)
     die(mail)
     mail.enqueue_many(["x"] * 9)
-    assert run("retry", "--state", "dead").out == "2 jobs would come back\n  queue mail has room for 1 only\n"
+    room = "  queue mail has room for 1 only; the others would stay\n"
+    assert run("retry", "--state", "dead").out == f"2 jobs would run again\n{room}"
     done = run("retry", "--state", "dead", "--yes")
     assert done.status == 1
-    assert "1 job refused, queue is full" in done.out
+    assert "1 job left alone, no room in the queue: again when there is" in done.out
 
 
 def test_retry_of_unknown_ids_is_not_found(run: Run, mail: Queue) -> None:
@@ -145,9 +172,10 @@ def test_retry_of_unknown_ids_is_not_found(run: Run, mail: Queue) -> None:
 
 def test_pause_and_resume_reach_a_program_that_runs(run: Run, mail: Queue) -> None:
     mail.enqueue("a")
-    assert run("pause", "mail") == (0, "queue mail is paused: 1 job waits, 0 running\n", "")
+    next_step = "enqueuing goes on; ulak resume mail delivers again\n"
+    assert run("pause", "mail") == (0, "queue mail is paused: 1 job waits, 0 jobs run\n", next_step)
     assert mail.deliver() is None
-    assert run("pause", "mail").out == "queue mail is paused already: 1 job waits, 0 running\n"
+    assert run("pause", "mail").out == "queue mail is paused already: 1 job waits, 0 jobs run\n"
     assert read(run, "resume", "mail") == {
         "queue": "mail",
         "paused": False,
@@ -238,13 +266,14 @@ def filled(path: Path) -> str:
     return url
 
 
+REMARK = "mail: 1 job dead; ulak dead ls -q mail tells of what\n"
 STRICT_ASCII = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
 
 
 @pytest.mark.parametrize("words", ["counts", "ls", "show 31", "dead ls", "doctor"])
 def test_the_plain_locale_is_enough(words: str, path: Path) -> None:
     done = ulak(*words.split(), "--url", filled(path), env=STRICT_ASCII, encoding="ascii")
-    assert (done.returncode, done.stderr) == (0, "")
+    assert (done.returncode, done.stderr) == (0, REMARK if words == "counts" else "")
     assert "\x1b" not in done.stdout
 
 
@@ -284,7 +313,7 @@ def test_streams_that_the_process_does_not_have_are_harmless(path: Path) -> None
         timeout=60,
         env=environment(),
     )
-    assert (done.returncode, done.stderr) == (0, "")
+    assert (done.returncode, done.stderr) == (0, REMARK)
 
 
 def test_a_relative_url_is_below_the_working_directory(
@@ -313,7 +342,7 @@ def test_a_table_in_a_pipe_loads_no_rich(path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-c", code, filled(path)], capture_output=True, text=True, check=False, timeout=60
     )
-    assert (done.returncode, done.stderr) == (0, "")
+    assert (done.returncode, done.stderr) == (0, REMARK)
 
 
 def test_a_store_that_others_hold_for_too_long_can_be_tried_again(
@@ -337,6 +366,6 @@ def test_retry_and_list_can_be_narrowed_to_a_task(run: Run, mail: Queue, path: P
     db.close()
     assert [job["id"] for job in read(run, "dead", "ls", "--task", "shop.welcome")["jobs"]] == [second]
     asked = ("retry", "--state", "dead", "--task", "shop.welcome")
-    assert run(*asked).out == "1 job would come back\n"
+    assert run(*asked).out == "1 job would run again\n"
     assert read(run, *asked, "--yes")["done"] == [second]
     assert [job["id"] for job in read(run, "dead", "ls")["jobs"]] == [first]

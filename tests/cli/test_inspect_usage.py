@@ -111,6 +111,12 @@ def test_the_environment_names_the_store_unless_the_option_does(
     monkeypatch.setenv("ULAK_URL", "memory://")
     assert main(["counts"]) == 2
     assert "(ULAK_URL)" in capsys.readouterr().err
+    assert main(["counts", "-u", "memory://"]) == 2
+    assert "(--url)" in capsys.readouterr().err
+    # An empty one, as a shell has it that never set it, is none.
+    monkeypatch.setenv("ULAK_URL", "")
+    assert main(["counts"]) == 2
+    assert "no store is named" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("argv", COMMANDS, ids=lambda argv: argv[0])

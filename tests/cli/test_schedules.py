@@ -163,9 +163,13 @@ def test_the_last_ticks_are_those_of_the_store(ulak_in: Ulak) -> None:
     assert "weekly        last  2026-03-28T15:00:00+03:00  2026-03-28T12:00:00Z" in done.out
 
 
-def test_another_store_can_be_named(ulak_in: Ulak) -> None:
+def test_another_store_can_be_named_by_the_option_and_not_by_the_environment(
+    ulak_in: Ulak, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with Queue("sqlite:///other.db") as q:
         q._edge.store.fire("weekly", NOW, "default")
+    monkeypatch.setenv("ULAK_URL", "sqlite:///other.db")
+    assert "no file jobs.db (named by hello:app)" in ulak_in("schedules", "hello:app").err
     assert " last " in ulak_in("schedules", "hello:app", "--url", "sqlite:///other.db").out
     done = ulak_in("schedules", "hello:app", "--url", "sqlite:///third.db")
     assert "no file third.db (named by --url)" in done.err

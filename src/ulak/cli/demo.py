@@ -65,7 +65,8 @@ def add(commands: Any) -> None:  # noqa: ANN401 - argparse has no public name fo
     )
     for name, metavar, read, default, text in _VALUES:
         parser.add_argument(name, metavar=metavar, type=read, default=default, help=text)
-    parser.add_argument("--url", default="memory://", help="the store (memory://)")
+    url = "the store (memory://); ULAK_URL does not count here"
+    parser.add_argument("-u", "--url", default="memory://", help=url)
     parser.add_argument("--json", action="store_true", help="print the result as one JSON object")
     forms = "form of the log, on stderr: console, json or logfmt"
     parser.add_argument("--log-format", choices=logs.FORMATS, default="console", help=forms)

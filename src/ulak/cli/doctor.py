@@ -79,7 +79,10 @@ def print_parts(parts: Sequence[Part], target: str, *, to: TextIO | None) -> Non
         paragraph("\nPROBLEM" if one.is_problem else "\nnote", one.what)
         paragraph("  fix", one.fix)
     problems = sum(one.is_problem for one in found)
-    say("\n" + (many(problems, "problem") if problems else "nothing is wrong"), to=to)
+    verdict = many(problems, "problem") if problems else "nothing is wrong"
+    if notes := len(found) - problems:
+        verdict += f"; {many(notes, 'note')}, which {'is' if notes == 1 else 'are'} advice"
+    say(f"\n{verdict}", to=to)
 
 
 def as_json(parts: Sequence[Part], target: str) -> dict[str, object]:

@@ -23,6 +23,8 @@ Exit status: 0 done, 1 not done or not wholly, 2 wrong usage, 3 not found, 69 th
 is busy: try again.
 """
 
+_URL_HELP = "the store, such as sqlite:///jobs.db; before ULAK_URL, which is taken if this is not given"
+
 Run = Callable[[argparse.Namespace], int]
 
 
@@ -40,7 +42,7 @@ def add(commands: Any) -> None:  # noqa: ANN401 - argparse has no public name fo
 def command(commands: Any, name: str, help_text: str, description: str, run: Run) -> Parser:  # noqa: ANN401
     """A command that works on a store, with the options that all of them have."""
     parser: Parser = commands.add_parser(name, help=help_text, description=description, epilog=_EPILOG)
-    parser.add_argument("-u", "--url", help="the store, such as sqlite:///jobs.db (from ULAK_URL)")
+    parser.add_argument("-u", "--url", help=_URL_HELP)
     parser.add_argument("--json", action="store_true", help="print the result as one JSON object")
     add_verbose(parser, dest="more_verbose")
     parser.set_defaults(run=run)
@@ -53,9 +55,11 @@ def _add_counts(commands: Any) -> None:  # noqa: ANN401
 
         return inspect_counts.run(args)
 
-    text = """How many jobs of each queue are in each state, and how old the oldest are: "oldest ready" since
-    it was enqueued, "oldest leased" since its worker took it. "leases over" are those that have ended and
-    that nobody has reclaimed yet."""
+    text = """How many jobs of each queue are in each state: ready to run, scheduled for later, leased (a
+    worker has them), held (their task is unknown here, or their arguments do not fit it), and ended as
+    succeeded, dead, cancelled or expired. "open" is the sum of the first four, which "capacity" bounds
+    ("-": nothing does). "oldest ready" is since it was enqueued, "oldest leased" since its worker took it.
+    "leases over" are jobs whose worker has not been heard of in time, and that no other has taken over."""
     parser = command(commands, "counts", "how many jobs are in each state", text, run)
     _add_queue(parser)
 
@@ -116,15 +120,16 @@ def _add_retry(commands: Any) -> None:  # noqa: ANN401
 
         return inspect_change.run_retry(args)
 
-    text = """Bring dead, cancelled or expired jobs back: same id, place and history, attempts from 0; held
-    jobs as they are. Without --yes it only says how many that would be, and exits with 1."""
-    parser = command(commands, "retry", "bring jobs that ended, or are held, back", text, run)
+    text = """Have dead, cancelled or expired jobs run again: same id, place in the queue and history, their
+    attempts counted from 0; held jobs as they are. Without --yes it only says how many that would be, and
+    exits with 1."""
+    parser = command(commands, "retry", "run jobs again that ended, or are held", text, run)
     parser.add_argument("ids", metavar="ID", nargs="*", type=whole(1, ID_MAX), help="the jobs, by id; or:")
     help_text = "all jobs in this state: dead, cancelled, expired or held"
     parser.add_argument("--state", action="append", choices=REDRIVABLE, metavar="STATE", help=help_text)
     _add_queue(parser)
     parser.add_argument("--task", help="only jobs of this task")
-    parser.add_argument("--yes", action="store_true", help="do it")
+    parser.add_argument("--yes", action="store_true", help="do it, and not only say what it would do")
 
 
 def _add_pause(commands: Any, name: str, help_text: str) -> None:  # noqa: ANN401
@@ -133,9 +138,8 @@ def _add_pause(commands: Any, name: str, help_text: str) -> None:  # noqa: ANN40
 
         return inspect_change.run_pause(args, paused=name == "pause")
 
-    text = (
-        """Deliver nothing more from this queue, in any process, until it is resumed. What runs, runs on."""
-    )
+    text = """Deliver nothing more from this queue, in any process, until it is resumed. What runs, runs on,
+    and jobs can still be enqueued."""
     if name == "resume":
         text = "Deliver from this queue again."
     parser = command(commands, name, help_text, text, run)

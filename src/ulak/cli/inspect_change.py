@@ -22,6 +22,15 @@ DONE, NOT_DONE = 0, 1
 _IDS_SHOWN = 10
 _REDRIVABLE = (State.DEAD, State.CANCELLED, State.EXPIRED, State.HELD)
 
+_NONE = "there is no such job to run again"
+_LEFT = {
+    Refusal.NOT_FOUND: "not stored here",
+    Refusal.LEASED: "running now",
+    Refusal.STATE: "neither dead, cancelled, expired nor held",
+    Refusal.FULL: "no room in the queue: again when there is",
+    Refusal.UNIQUE: "another open job has the unique key",
+}
+
 
 class Wish(msgspec.Struct, frozen=True):
     """Which jobs a retry is for: ids (of one queue, if it is given), or all that match."""
@@ -145,14 +154,14 @@ def _tell_forecast(forecast: Forecast, *, as_json: bool) -> int:
             to=sys.stdout,
         )
     else:
-        say(f"{many(forecast.jobs, 'job')} would come back", to=sys.stdout)
+        say(f"{many(forecast.jobs, 'job')} would run again" if forecast.jobs else _NONE, to=sys.stdout)
         for queue, room in forecast.room.items():
-            say(f"  queue {queue} has room for {room} only", to=sys.stdout)
+            say(f"  queue {queue} has room for {room} only; the others would stay", to=sys.stdout)
         _say_refused(forecast.refused)
     if _none_known(forecast.refused, forecast.jobs):
         return NOT_FOUND
     if forecast.jobs:
-        say("nothing was done; --yes does it", to=sys.stderr)
+        say("nothing was done yet: give --yes to do it", to=sys.stderr)
         return NOT_DONE
     return NOT_DONE if forecast.refused else DONE
 
@@ -162,8 +171,15 @@ def _tell_changed(changed: Changed, *, as_json: bool) -> int:
         print_json({"done": list(changed.done), "refused": _by_reason(changed.refused)}, to=sys.stdout)
     else:
         jobs = len(changed.done)
-        say(f"{many(jobs, 'job')} {'is' if jobs == 1 else 'are'} back{_few(changed.done)}", to=sys.stdout)
+        waits = f"{many(jobs, 'job')} {'waits' if jobs == 1 else 'wait'} to run again"
+        say(f"{waits}{_few(changed.done)}" if jobs else _NONE, to=sys.stdout)
         _say_refused(changed.refused)
+        if jobs:
+            how = f"ulak show {changed.done[0]}" if jobs == 1 else "ulak counts"
+            say(
+                f"a worker takes {'it' if jobs == 1 else 'them'} from here; {how} tells how it goes",
+                to=sys.stderr,
+            )
     if _none_known(changed.refused, len(changed.done)):
         return NOT_FOUND
     return NOT_DONE if changed.refused else DONE
@@ -179,7 +195,7 @@ def _by_reason(refused: Mapping[Refusal, Sequence[int]]) -> dict[str, list[int]]
 
 def _say_refused(refused: Mapping[Refusal, Sequence[int]]) -> None:
     for reason, ids in refused.items():
-        say(f"  {many(len(ids), 'job')} refused, {reason.value}{_few(ids)}", to=sys.stdout)
+        say(f"  {many(len(ids), 'job')} left alone, {_LEFT[reason]}{_few(ids)}", to=sys.stdout)
 
 
 def _few(ids: Sequence[int]) -> str:
@@ -207,6 +223,9 @@ def _pause(args: argparse.Namespace, *, paused: bool) -> int:
         return DONE
     so = "paused" if paused else "active"
     already = " already" if was == paused else ""
-    waiting = f"{many(counts.pending, 'job')} wait" + ("s" if counts.pending == 1 else "")
-    say(f"queue {queue} is {so}{already}: {waiting}, {counts.leased} running", to=sys.stdout)
+    waiting = f"{many(counts.pending, 'job')} {'waits' if counts.pending == 1 else 'wait'}"
+    running = f"{many(counts.leased, 'job')} {'runs' if counts.leased == 1 else 'run'}"
+    say(f"queue {queue} is {so}{already}: {waiting}, {running}", to=sys.stdout)
+    if paused:
+        say(f"enqueuing goes on; ulak resume {queue} delivers again", to=sys.stderr)
     return DONE

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Iterator
 from typing import TextIO
 
 import msgspec
 
 from ulak.cli.inspect_open import finding, opened, settings_of
-from ulak.cli.inspect_table import Column, age, print_json, print_table
+from ulak.cli.inspect_table import Column, age, many, print_json, print_table
+from ulak.cli.output import say
 from ulak.core.job import Counts, Lease, State
 from ulak.core.store import Filter, Settings, Store
 from ulak.storage.drive import Edge
 
-STATES = ("ready", "scheduled", "leased", "held", "acked", "dead", "cancelled", "expired")
+STATES = ("ready", "scheduled", "leased", "held", "succeeded", "dead", "cancelled", "expired")
 
 _PAGE = 1_000
 _LEASES_MAX = 100_000
@@ -47,7 +49,25 @@ def _run(args: argparse.Namespace) -> int:
         print_json(as_json(facts), to=sys.stdout)
     else:
         print_counts(facts, to=sys.stdout)
+        for remark in remarks_on(facts):
+            say(remark, to=sys.stderr)
     return 0
+
+
+def remarks_on(facts: list[QueueFacts]) -> Iterator[str]:
+    """What somebody should look at, with the command for it."""
+    for fact in facts:
+        name, counts = fact.queue, fact.counts
+        if counts.dead:
+            yield f"{name}: {many(counts.dead, 'job')} dead; ulak dead ls -q {name} tells of what"
+        if counts.held:
+            yield f"{name}: {many(counts.held, 'job')} held; ulak doctor tells why"
+        if fact.leases_over:
+            over = many(fact.leases_over, "job")
+            yield f"{name}: {over} whose worker has not been heard of in time; ulak doctor tells more"
+        if fact.settings.paused and counts.pending:
+            waiting = many(counts.pending, "job")
+            yield f"{name}: paused with {waiting} waiting; ulak resume {name} delivers again"
 
 
 def facts_of(edge: Edge, queue: str | None = None) -> list[QueueFacts]:
@@ -100,7 +120,7 @@ _QUEUE = (
 
 def print_counts(facts: list[QueueFacts], *, to: TextIO | None) -> None:
     """Print a line per queue; on a terminal two, in two tables, since 80 columns have no room for one."""
-    jobs = [[fact.queue, *(str(getattr(fact.counts, state)) for state in STATES)] for fact in facts]
+    jobs = [[fact.queue, *map(str, _by_state(fact).values())] for fact in facts]
     rest = [_cells(fact) for fact in facts]
     if to is not None and to.isatty():
         print_table(_JOBS, jobs, to=to)
@@ -110,6 +130,11 @@ def print_counts(facts: list[QueueFacts], *, to: TextIO | None) -> None:
     else:
         both = [[*left, *right] for left, right in zip(jobs, rest, strict=True)]
         print_table((*_JOBS, *_QUEUE), both, to=to)
+
+
+def _by_state(fact: QueueFacts) -> dict[str, int]:
+    """How many jobs are in each state, which is called here as `ulak ls --state` takes it."""
+    return {state: getattr(fact.counts, "acked" if state == "succeeded" else state) for state in STATES}
 
 
 def _cells(fact: QueueFacts) -> list[str]:
@@ -131,7 +156,7 @@ def as_json(facts: list[QueueFacts]) -> dict[str, object]:
 
 def _queue_json(fact: QueueFacts) -> dict[str, object]:
     return {
-        **{state: getattr(fact.counts, state) for state in STATES},
+        **_by_state(fact),
         "open": fact.counts.open,
         "capacity": fact.settings.capacity,
         "paused": fact.settings.paused,

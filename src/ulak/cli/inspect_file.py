@@ -105,7 +105,7 @@ def library_part() -> Part:
     """The SQLite library of this Python."""
     version = sqlite3.sqlite_version
     affected = has_reset_race(sqlite3.sqlite_version_info)
-    race = "has the WAL-reset race" if affected else "free of the WAL-reset race"
+    race = "has the WAL-reset race (see the journal)" if affected else "free of the WAL-reset race"
     return Part("library", f"SQLite {version}, {race}", {"version": version, "wal_reset_race": affected})
 
 
@@ -148,7 +148,7 @@ def durability_part(mode: str, options: Options) -> Part:
     """What is on the disk when a call returns."""
     values = {"durability": options.durability}
     if options.durability == "full":
-        lone = "; a lone claim or extension is not" if mode == "wal" else ""
+        lone = ", but for who has taken a job: after a power cut it runs again" if mode == "wal" else ""
         text = f"full: what a call has stored is on the disk before it returns{lone}"
         return Part("durability", text, values)
     if mode != "wal":
@@ -195,7 +195,7 @@ def schema_part(db: sqlite3.Connection) -> Part:
         if same
         else "not opened since the machine's boot: all leases are over"
     )
-    text = f"version {version} of {VERSION}, store {uid}, epoch {epoch}, {since}"
+    text = f"version {version}, the newest known here is {VERSION}; store {uid}; {since}"
     values = {"version": version, "uid": uid, "epoch": epoch, "boot": boot, "is_this_boot": same}
     return Part("schema", text, values)
 
@@ -279,7 +279,7 @@ def rows_part(db: sqlite3.Connection) -> Part:
         findings.append(
             Finding(
                 f"jobs are held, since no worker that met them knows their task: {_tasks_of(held)}",
-                "start a worker that knows the task, or cancel them",
+                "start a worker that knows the task (ulak work module:app), or cancel them (Queue.cancel)",
             )
         )
     if refused:
@@ -290,7 +290,7 @@ def rows_part(db: sqlite3.Connection) -> Part:
             )
         )
     number = sum(number for _, _, number in (*held, *refused))
-    text = f"{impossible} impossible, {number} held"
+    text = f"{impossible} that cannot be, {number} held" if impossible or number else "every job can be taken"
     return Part("rows", text, {"impossible": impossible, "held": number}, tuple(findings))
 
 
@@ -329,14 +329,19 @@ def processes_part(link: Link, presence: Presence) -> Part:
     if not live:
         findings += _unserved(_rows(link, "SELECT count(*) FROM jobs WHERE state IN (0, 1)")[0][0])
     leased = sum(number for _, number, _ in leases)
-    named = (
-        f" ({', '.join(map(str, sorted(live)[:_NAMED]))}{', ...' if len(live) > _NAMED else ''})"
-        if live
-        else ""
-    )
-    text = f"{len(live)} live{named}, {len(absent)} gone; {many(leased, 'lease')}, {orphans} of the gone"
+    text = f"{_live_text(live)}; {many(leased, 'job')} leased"
+    if absent or orphans:
+        text += f"; {len(absent)} gone without a word, {orphans} of the leases theirs"
     values = {"live": sorted(live), "gone": len(absent), "leases": leased, "orphaned": orphans}
     return Part("processes", text, values, tuple(findings))
+
+
+def _live_text(live: set[int]) -> str:
+    """As in `2 processes take jobs (4242, 4243)`."""
+    if not live:
+        return "none takes jobs"
+    named = f"{', '.join(map(str, sorted(live)[:_NAMED]))}{', ...' if len(live) > _NAMED else ''}"
+    return f"{'1 process takes' if len(live) == 1 else f'{len(live)} processes take'} jobs ({named})"
 
 
 def _rows(link: Link, statement: str) -> list[tuple[Any, ...]]:
@@ -345,7 +350,7 @@ def _rows(link: Link, statement: str) -> list[tuple[Any, ...]]:
 
 def _orphans(number: int, *, has_live: bool) -> Iterator[Finding]:
     if number:
-        fix = "start a worker: it takes them over within a second"
+        fix = "start a worker (ulak work module:app): it takes them over within a second"
         if has_live:
             fix = "nothing, if a worker of their queues is running: it takes them over within a second"
         yield Finding(
@@ -363,7 +368,7 @@ def _over(ends: list[float]) -> Iterator[Finding]:
 def _unserved(number: int) -> Iterator[Finding]:
     if number:
         what = f"{many(number, 'job')} waiting, and no process takes jobs"
-        yield Finding(what, "start a worker, unless one is about to be", is_problem=False)
+        yield Finding(what, "start a worker: ulak work module:app", is_problem=False)
 
 
 def log_part(link: Link, place: Place) -> Part:

@@ -67,6 +67,8 @@ def _run(args: argparse.Namespace, states: Sequence[str] | None, shown: tuple[Sh
     print_jobs(page, shown, to=sys.stdout)
     if page.more:
         say(f"there are more: --after {page.lines[-1].id}", to=sys.stderr)
+    elif not page.lines:
+        say("there is no such job" + (f" after {args.after}" if args.after else ""), to=sys.stderr)
     return 0
 
 

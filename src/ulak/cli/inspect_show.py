@@ -25,6 +25,7 @@ from ulak.info import info_of
 from ulak.storage.drive import Edge
 
 _NAME_COLUMNS = 12
+_REDRIVABLE = (State.DEAD, State.CANCELLED, State.EXPIRED)
 _DAY_CHARS = len("2026-01-01")
 
 
@@ -113,7 +114,8 @@ def _facts(shown: Shown) -> Iterator[tuple[str, str]]:
         "progress": job.progress or None,
         "payload": f"{job.codec}, {many(len(job.payload), 'byte')} (--payload prints it)",
         "lease": _lease_text(shown),
-        "next": shown.next + _hint(job),
+        "next": shown.next,
+        "to retry": f"ulak retry {job.id}" if job.state in _REDRIVABLE else None,
     }
     return ((name, text) for name, text in texts.items() if text is not None)
 
@@ -131,10 +133,6 @@ def _lease_text(shown: Shown) -> str | None:
     if left_s is None:
         return None
     return f"held by {shown.job.worker}, " + (f"{left_s:.1f} s left" if left_s > 0 else "over")
-
-
-def _hint(job: Job) -> str:
-    return f": ulak retry {job.id}" if job.state in (State.DEAD, State.CANCELLED, State.EXPIRED) else ""
 
 
 def _when(at: float | None, now_at: float) -> str | None:

@@ -41,7 +41,8 @@ def add(commands: Any) -> None:  # noqa: ANN401 - argparse has no public name fo
         "schedules", help="when an App's schedules run next", description=_DESCRIPTION
     )
     parser.add_argument("app", metavar="APP", help="the App, as in hello:app")
-    parser.add_argument("--url", help="its store, in place of the App's own")
+    url = "its store, in place of the App's own; ULAK_URL does not count here"
+    parser.add_argument("-u", "--url", help=url)
     parser.add_argument("--json", action="store_true", help="print the result as one JSON object")
     add_verbose(parser, dest="more_verbose")
     parser.set_defaults(run=run)

@@ -40,7 +40,8 @@ def add(commands: Any) -> None:  # noqa: ANN401 - argparse has no public name fo
         "work", help="run the jobs of an App", description=_DESCRIPTION, epilog=_EPILOG
     )
     parser.add_argument("app", metavar="APP", help="the App, as in hello:app")
-    parser.add_argument("--url", help="its store, in place of the App's own (not from ULAK_URL)")
+    url = "its store, in place of the App's own; ULAK_URL does not count here"
+    parser.add_argument("-u", "--url", help=url)
     count = f"jobs that run at the same time ({CONCURRENCY})"
     parser.add_argument("--concurrency", metavar="N", type=whole(1, 10_000), default=CONCURRENCY, help=count)
     parser.add_argument(
