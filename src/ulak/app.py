@@ -86,7 +86,8 @@ class App:
         **unknown: Never,
     ) -> None:
         if unknown:
-            checks.check_names(unknown, inspect.signature(App).parameters.keys() - {"unknown"}, "App")
+            known = inspect.signature(App).parameters.keys() - {"unknown"}
+            checks.check_names(unknown, known, "App", foreign=foreign.APP_OPTION)
         self._declared = checks.check_queues(queues)
         self._first = next(iter(self._declared), DEFAULT_QUEUE)
         self._max_attempts = checks.check_attempts(max_attempts)

@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 from msgspec.structs import astuple
 
-from ulak import codec
+from ulak import codec, foreign
 from ulak.annotations import (
     ANY,
     Annotations,
@@ -230,12 +230,14 @@ class Parameters:
         for name in kwargs:
             if name == self.context_name:
                 return f"leave {name!r} out: the worker fills it in"
-            if name not in known and not takes_any and name in self._options:
+            if name in known or takes_any:
+                continue
+            option = f"{name}=..." if name in self._options else foreign.OPTION.get(name)
+            if option is not None:
                 own = self.name.rpartition(".")[2]
-                return f"no parameter {name!r}; an option of its job? {own}.using({name}=...).enqueue(...)"
-            if name not in known and not takes_any:
-                near = difflib.get_close_matches(name, known, 1)
-                return f"no parameter {shown(name)}{f'; did you mean {near[0]!r}?' if near else ''}"
+                return f"no parameter {name!r}; an option of its job? {own}.using({option}).enqueue(...)"
+            near = difflib.get_close_matches(name, known, 1)
+            return f"no parameter {shown(name)}{f'; did you mean {near[0]!r}?' if near else ''}"
         return None
 
     def _difference(self, shape: Shape, stored: object, body: bytes) -> str:

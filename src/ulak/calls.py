@@ -146,7 +146,7 @@ class Calls(Generic[P, R]):
         for name in options:
             if name in _SETTINGS:
                 raise ArgumentError(f"{self._core.name}.using has no option {name!r}: {_SETTINGS[name]}")
-        check_names(options, _OPTIONS, f"{self._core.name}.using")
+        check_names(options, _OPTIONS, f"{self._core.name}.using", foreign=foreign.OPTION)
         if (queue := options.get("queue")) is not None:
             self._core.home.queue_of(queue)
         return Calls(self._core, {**self._options, **options})

@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
+from types import MappingProxyType
 from typing import TypeAlias, TypeVar, cast
 
 from ulak import codec
@@ -88,13 +89,24 @@ def draft_of(
     )
 
 
-def check_names(options: Iterable[str], known: Iterable[str], call: str, kind: str = "option") -> None:
-    """Raises ArgumentError for an option that a call does not have, with the nearest that it has."""
+def check_names(
+    options: Iterable[str],
+    known: Iterable[str],
+    call: str,
+    kind: str = "option",
+    *,
+    foreign: Mapping[str, str] = MappingProxyType({}),
+) -> None:
+    """Raises ArgumentError for an option that a call does not have, with the nearest that it has.
+
+    foreign: names that other job queues have for it, and what they are here.
+    """
     known = sorted(known)
     for name in options:
         if name not in known:
             near = difflib.get_close_matches(name, known, 1)
             hint = f"did you mean {near[0]!r}?" if near else _there_are(known)
+            hint = f"it is {foreign[name]} here" if name in foreign else hint
             raise ArgumentError(f"{call} has no {kind} {name!r}; {hint}")
 
 

@@ -1,4 +1,7 @@
-"""What other job queues call it, and what it is called here: for errors about names that there are not."""
+"""What other job queues call it, and what it is called here: for errors about names that there are not.
+
+Attributes of a task and of an App; then options, each as it would be given here.
+"""
 
 from __future__ import annotations
 
@@ -53,6 +56,41 @@ APP: Mapping[str, str] = {
     "counts": "app.queue(name).counts()",
     "pause": "app.queue(name).pause()",
     "purge": "app.queue(name).delete(...)",
+}
+"""Of an App."""
+
+OPTION: Mapping[str, str] = {
+    **dict.fromkeys(("countdown", "schedule_in", "defer_by", "_defer_by"), "delay=..."),
+    **dict.fromkeys(("eta", "run_after", "schedule_at", "defer_until", "_defer_until"), "run_at=..."),
+    **dict.fromkeys(("queue_name", "_queue_name", "routing_key"), "queue=..."),
+    **dict.fromkeys(("retries", "max_retries", "max_tries"), "max_attempts=..."),
+    **dict.fromkeys(("unique", "queueing_lock", "dedup_key"), "unique_key=..."),
+    **dict.fromkeys(("task_id", "job_id", "_job_id"), "idempotency_key=..."),
+    **dict.fromkeys(("meta", "labels"), "headers=..."),
+}
+"""Of a job, as `using` takes it."""
+
+SETTING: Mapping[str, str] = {
+    "bind": "a parameter annotated Context",
+    "autoretry_for": "retry_on=...",
+    "throws": "give_up_on=...",
+    **dict.fromkeys(("time_limit", "soft_time_limit", "job_timeout"), "timeout=..."),
+    **dict.fromkeys(("default_retry_delay", "retry_delay", "retry_backoff"), "backoff=Backoff(base=...)"),
+    **dict.fromkeys(("retries", "max_retries", "max_tries"), "max_attempts=..., which counts the first run"),
+    **dict.fromkeys(("queue_name", "task_queue"), "queue=..."),
+    **dict.fromkeys(("task_name", "actor_name"), "name=..."),
+    **dict.fromkeys(("cron", "crontab", "schedule", "periodic"), "@app.cron(...) or @app.every(...)"),
+}
+"""Of a task, as `@app.task` takes it."""
+
+APP_OPTION: Mapping[str, str] = {
+    **dict.fromkeys(("broker", "broker_url", "backend", "result_backend", "dsn", "redis_url"), "url=..."),
+    **dict.fromkeys(("connection", "connector", "database", "db"), "url=..."),
+    **dict.fromkeys(
+        ("default_queue", "queue_name", "queue"), "queues=[...], of which the first is the default"
+    ),
+    **dict.fromkeys(("retries", "max_retries", "max_tries"), "max_attempts=..., which counts the first run"),
+    **dict.fromkeys(("concurrency", "max_jobs"), "app.workers(8), or ulak work --concurrency 8"),
 }
 """Of an App."""
 

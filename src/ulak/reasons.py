@@ -7,7 +7,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
+from datetime import date, datetime, time
+from decimal import Decimal
 from typing import Any, TypeAlias, cast
+from uuid import UUID
 
 import msgspec
 
@@ -37,13 +40,23 @@ _HARMLESS = (
 )
 
 # As what a text should have been written, and the type that is.
-_WRITTEN = (
-    ("invalid RFC3339 encoded datetime", "datetime.datetime"),
-    ("invalid RFC3339 encoded date", "datetime.date"),
-    ("invalid RFC3339 encoded time", "datetime.time"),
-    ("invalid UUID", "uuid.UUID"),
-    ("invalid base64", "bytes"),
+_WRITTEN: tuple[tuple[str, type], ...] = (
+    ("invalid RFC3339 encoded datetime", datetime),
+    ("invalid RFC3339 encoded date", date),
+    ("invalid RFC3339 encoded time", time),
+    ("invalid UUID", UUID),
+    ("invalid base64", bytes),
 )
+
+# What makes one of a text.
+_OF_TEXT: Mapping[type, str] = {
+    datetime: "datetime.fromisoformat(text)",
+    date: "date.fromisoformat(text)",
+    time: "time.fromisoformat(text)",
+    UUID: "UUID(text)",
+    Decimal: "Decimal(text)",
+    bytes: "text.encode()",
+}
 
 
 def why_refused(
@@ -78,9 +91,10 @@ def why_refused(
         check_same(value, back)
     except Different as different:
         path = "".join(reversed(different.steps))
+        instead = _of_text(_at(path, value), _at(path, back))
         if not path and different.reason.startswith("got "):
-            return "", f" got {type_name(type(value))}, expected {as_text(hint)}"
-        return path, f": {different.reason}"
+            return "", f" got {type_name(type(value))}, expected {as_text(hint)}{instead}"
+        return path, f": {different.reason}{instead}"
     except Exception:  # noqa: BLE001 - an `==` of the user's
         return "", f" is {type_name(type(value))}, which cannot be compared with what would arrive"
     return None
@@ -105,11 +119,30 @@ def _why_beyond(value: object, limit_bytes: int, level: int) -> str | None:
 
 def _mismatch(hint: object, value: object, error: Exception) -> Reason:
     path, said = _placed(error, hint)
-    expected = next((name for begin, name in _WRITTEN if said.startswith(begin)), None)
+    expected = next((kind for begin, kind in _WRITTEN if said.startswith(begin)), None)
+    found = _at(path, value) if expected else None
+    instead = _of_text(found, expected)
     if not path and (expected or "`, got `" in said):
-        return "", f" got {type_name(type(value))}, expected {as_text(hint)}"
-    found = [type(part) for place, part in _parts(value) if place == path] if expected else []
-    return path, f": got {type_name(found[0])}, expected {expected}" if found else f": {said}"
+        return "", f" got {type_name(type(value))}, expected {as_text(hint)}{instead}"
+    if expected is None:
+        return path, f": {said}"
+    got = "" if found is None else f"got {type_name(found)}, "
+    return path, f": {got}expected {type_name(expected)}{instead}"
+
+
+def _of_text(found: type | None, expected: type | None) -> str:
+    """What to pass in place of a text, if that is known."""
+    if found is not str or expected is None or expected not in _OF_TEXT:
+        return ""
+    return f"; pass {_OF_TEXT[expected]}"
+
+
+def _at(path: str, value: object) -> type | None:
+    """The type of what is at a place inside a value."""
+    try:
+        return next((type(part) for place, part in _parts(value) if place == path), None)
+    except Exception:  # noqa: BLE001 - of the value's own classes
+        return None
 
 
 def _placed(error: Exception, hint: object) -> tuple[str, str]:

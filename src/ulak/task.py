@@ -11,6 +11,7 @@ from datetime import datetime
 from pathlib import PurePath
 from typing import Any, ParamSpec, TypedDict, TypeVar, cast
 
+from ulak import foreign
 from ulak.annotations import is_generator
 from ulak.calls import Calls, Core, TaskOptions
 from ulak.checks import check_attempts, check_names
@@ -81,7 +82,7 @@ class Task(Calls[P, R]):
     ) -> None:
         for option in settings.keys() & _OPTIONS - _SETTINGS:
             raise ArgumentError(f"app.task has no option {option!r}: it is a job's, task.using({option}=...)")
-        check_names(settings, _SETTINGS, "app.task")
+        check_names(settings, _SETTINGS, "app.task", foreign=foreign.SETTING)
         name = settings.get("name")
         name = name_of(function) if name is None else check_task_name(name)
         core = Core(home, check_function(function, name), name, nearby)

@@ -319,6 +319,23 @@ def test_an_option_in_the_wrong_place_is_told_the_right_one(app: App) -> None:
             lambda: welcome.call("ada", wait=3),
             "'wait'; an option of its job? welcome.using(wait=...).enqueue(...)",
         ),
+        (
+            lambda: welcome.enqueue("ada", countdown=SECRET),
+            "no parameter 'countdown'; an option of its job? welcome.using(delay=...).enqueue(...)",
+        ),
+        (
+            lambda: welcome.call("ada", eta=SECRET),
+            "no parameter 'eta'; an option of its job? welcome.using(run_at=...)",
+        ),
+        (lambda: welcome.using(countdown=3), "no option 'countdown'; it is delay=... here"),
+        (lambda: welcome.using(prioritty=3), "no option 'prioritty'; did you mean 'priority'?"),
+        (lambda: app.task(bind=True)(other), "no option 'bind'; it is a parameter annotated Context here"),
+        (
+            lambda: app.task(max_retries=3)(other),
+            "no option 'max_retries'; it is max_attempts=..., which counts the first run here",
+        ),
+        (lambda: app.task(timeuot=3)(other), "app.task has no option 'timeuot'; did you mean 'timeout'?"),
+        (lambda: App(broker=SECRET), "App has no option 'broker'; it is url=... here"),
         (lambda: welcome.enqueue("ada", nmae="x"), "; did you mean 'name'?"),
         (lambda: welcome.using(timeout=3), "waits for room is using(wait=...)"),
         (lambda: welcome.using(give_up_on=()), "it is a setting of the task, @app.task(give_up_on=...)"),
@@ -351,18 +368,43 @@ def test_a_name_of_another_job_queue_is_told_what_it_is_called_here(app: App) ->
 
 def test_what_is_given_for_an_instant_or_an_id_is_named_by_its_type(app: App) -> None:
     @app.task(name="f")
-    def f(at: datetime | None, days: list[date], key: UUID | None = None, body: bytes = b"") -> None: ...
+    def f(
+        at: datetime | None,
+        days: list[date],
+        key: UUID | None = None,
+        body: bytes = b"",
+        by_name: dict[str, date] | None = None,
+    ) -> None: ...
 
     now, day = datetime(2026, 1, 1, tzinfo=UTC), date(2026, 1, 1)
     for args, said in (
         ((day, []), "argument 'at' got datetime.date, expected datetime.datetime | None"),
-        (("2026-01-01", []), "argument 'at' got str, expected datetime.datetime | None"),
-        ((now, [day, "x"]), "argument 'days[1]': got str, expected datetime.date"),
-        ((now, [], "x"), "argument 'key' got str, expected uuid.UUID | None"),
-        ((now, [], None, "x"), "argument 'body' got str, expected bytes"),
+        ((now, [day, "x"]), "argument 'days[1]': got str, expected datetime.date; pass date.fromisoformat("),
+        ((now, [], "x"), "argument 'key' got str, expected uuid.UUID | None; pass UUID(text)"),
+        ((now, [], None, "x"), "argument 'body' got str, expected bytes; pass text.encode()"),
+        ((now, [], None, b"", {"a": "x"}), "argument 'by_name[...]': expected datetime.date"),
     ):
         with pytest.raises(ArgumentError, match=re.escape(said)):
             f.enqueue(*args)
+
+
+@pytest.mark.parametrize("text", ["2026-01-01", "2026-01-01T00:00:00Z", "tomorrow"])
+def test_text_for_a_date_is_refused_with_what_makes_a_date_of_it(app: App, text: str) -> None:
+    @app.task(name="f")
+    def f(at: datetime | None, days: list[date]) -> None: ...
+
+    for args, said in (
+        (
+            (text, []),
+            "argument 'at' got str, expected datetime.datetime | None; pass datetime.fromisoformat(",
+        ),
+        ((datetime(2026, 1, 1, tzinfo=UTC), [text]), "argument 'days[0]': got str, "),
+    ):
+        with pytest.raises(ArgumentError, match=re.escape(said)) as caught:
+            f.enqueue(*args)
+        made = "datetime" if args[0] == text else "date"
+        assert str(caught.value).endswith(f"; pass {made}.fromisoformat(text) [U110]")
+        assert text not in str(caught.value)
 
 
 def test_a_mapping_or_a_list_of_objects_travels_as_exact_json(app: App) -> None:

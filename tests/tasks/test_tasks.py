@@ -205,7 +205,7 @@ def test_a_bound_method_and_a_partial_may_be_tasks() -> None:
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
-        ({"max_retries": 3}, "app.task has no option 'max_retries'; did you mean 'max_attempts'?"),
+        ({"max_retries": 3}, "app.task has no option 'max_retries'; it is max_attempts=..., which"),
         ({"time_out": 3}, "app.task has no option 'time_out'; did you mean 'timeout'?"),
         ({"zzz": 3}, "app.task has no option 'zzz'; there are aliases, backoff,"),
         ({"timeout": 0}, "timeout must be more than 0"),
@@ -234,7 +234,8 @@ def test_g4_a_setting_that_there_is_not_or_cannot_be_is_refused_with_the_nearest
     ("options", "said"),
     [
         ({"dealy": 3}, "t.using has no option 'dealy'; did you mean 'delay'?"),
-        ({"eta": 3}, "t.using has no option 'eta'; there are"),
+        ({"eta": 3}, "t.using has no option 'eta'; it is run_at=... here"),
+        ({"xyz": 3}, "t.using has no option 'xyz'; there are"),
         ({"delay": -1}, "delay must be from 0"),
         ({"queue": "mial"}, "the App has no queue 'mial'; did you mean 'mail'?"),
         ({"queue": 3}, "the App has no queue that is int"),
