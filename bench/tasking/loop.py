@@ -8,6 +8,12 @@ import time
 ARGUMENT_CHARS = 100
 
 
+def arguments(jobs):
+    """An argument for each job, made anew."""
+    unit = "."
+    return (unit * ARGUMENT_CHARS for _ in range(jobs))
+
+
 def produced(enqueue, finish, jobs):
     """The main thread produces for a worker that runs already; `finish` waits for the last job."""
     unit = "."
