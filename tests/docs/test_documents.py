@@ -92,3 +92,14 @@ def test_every_setting_of_a_task_is_in_the_table_and_every_option_is_named() -> 
         assert re.search(rf"\n\| [^|]*`{setting}`[^|]* \|", page), setting
     for option in TaskOptions.__annotations__.keys() - JobOptions.__annotations__.keys():
         assert f"`{option}`" in page
+
+
+def test_every_test_that_a_page_names_is_there() -> None:
+    named = {
+        (path, name)
+        for page in PAGES
+        for path, name in re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", page.read_text())
+    }
+    assert len(named) > 20
+    for path, name in sorted(named):
+        assert re.search(rf"^def {name}\(", (ROOT / path).read_text(), re.MULTILINE), f"{path}::{name}"
