@@ -360,7 +360,8 @@ class App:
         handler = self._handler(clock)
         is_trial = Home.stand_in is not None
         runs = executor_of(self, opened.edge.store, handler, executor, target, is_trial=is_trial)
-        scheduler = Scheduler(self.schedules, clock.calendar, Settings(retention=self._home.retention))
+        settings = Settings(retention=self._home.retention)
+        scheduler = Scheduler(self.schedules, clock.calendar, settings, self._events)
         refused = Refused(served, handler.fits)
         return kind(
             opened,

@@ -18,11 +18,12 @@ import msgspec
 
 from ulak.core.cron import Cron
 from ulak.core.flows import CALENDAR_SLEEP_MAX_S, Flow, ask, least
-from ulak.core.job import Draft, Full
+from ulak.core.job import Draft, Duplicate, Full
 from ulak.core.schedule import CatchUp, Every, Plan, Rule, latest, plan, record_of
 from ulak.core.store import Settings, Store
 from ulak.durations import Duration
 from ulak.errors import ArgumentError
+from ulak.events import Enqueued, Events
 from ulak.names import check_task_name
 
 _log = logging.getLogger("ulak")
@@ -201,7 +202,7 @@ class Scheduler:
     """Fires the ticks of schedules, as a duty of a worker pool.
 
     schedules: those that are declared later are fired too. calendar: the calendar clock that all workers of
-    the store share. settings: of a queue that only such a schedule has.
+    the store share. settings: of a queue that only such a schedule has. told: who hears of each job.
     """
 
     def __init__(
@@ -209,11 +210,13 @@ class Scheduler:
         schedules: Iterable[Schedule],
         calendar: Callable[[], float],
         settings: Settings = Settings(),  # noqa: B008 - frozen
+        told: Events | None = None,
     ) -> None:
         self._schedules = schedules
         self._watches = list(map(_Watch, schedules))
         self._calendar = calendar
         self._settings = settings
+        self._told = told or Events()
         self._seen_at = -math.inf
 
     def duty(self) -> Flow[float | None]:
@@ -245,14 +248,16 @@ class Scheduler:
         failed: Exception | None = None
         for watch in due:
             try:
-                yield from _look(watch, last_ticks, before_at, now_at)
+                yield from _look(watch, last_ticks, before_at, now_at, self._told)
             except Exception as error:  # noqa: BLE001 - the other schedules must not wait for this one
                 failed = failed or error
         if failed is not None:
             raise failed
 
 
-def _look(watch: _Watch, last_ticks: Mapping[str, float], before_at: float, now_at: float) -> Flow[None]:
+def _look(
+    watch: _Watch, last_ticks: Mapping[str, float], before_at: float, now_at: float, told: Events
+) -> Flow[None]:
     """Fire what is due of one schedule. before_at: an instant at which `last_ticks` was not read yet."""
     schedule = watch.schedule
     record, last_at = record_of(schedule.name, schedule.rule, last_ticks, now_at)
@@ -279,6 +284,9 @@ def _look(watch: _Watch, last_ticks: Mapping[str, float], before_at: float, now_
             watch.tried_at, watch.look_at = tick_at, now_at + RETRY_S
             return
         _log.debug("schedule %s: tick %s: %s", schedule.name, moment(tick_at), answer)
+        if isinstance(answer, int):
+            existed = isinstance(answer, Duplicate)
+            told.tell(Enqueued(answer, schedule.queue, schedule.task, existed))
     watch.tried_at = None
     following = schedule.rule.next_after(now_at)
     watch.look_at = now_at if len(todo.fire) > ROUND_MAX else math.inf if following is None else following

@@ -189,7 +189,7 @@ class Model:
         if isinstance(answer, str):
             return answer
         self.ticks[schedule] = tick_at
-        return "fired" if isinstance(answer[0], int) else answer[0]
+        return answer[0]
 
     # Under leases
 

@@ -277,5 +277,6 @@ def test_of_all_adds_at_once_with_one_key_one_is_new(store: Store, key: str) -> 
 def test_a_tick_fired_at_once_by_many_is_fired_once(store: Store) -> None:
     for tick in range(ROUNDS):
         answers = together(*[partial(store.fire, "daily", float(tick), Q, draft())] * 6)
-        assert sorted(answers, key=str) == [Fired.FIRED, *[Fired.LOST] * 5]
+        assert sum(isinstance(answer, int) for answer in answers) == 1
+        assert answers.count(Fired.LOST) == 5
     assert counts(store).open == ROUNDS

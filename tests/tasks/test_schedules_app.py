@@ -20,6 +20,7 @@ from tests.support.waiting import WAIT_S, eventually
 from tests.tasks import roles
 from ulak import App, ArgumentError, Context, Queue
 from ulak.core.job import Draft
+from ulak.events import Enqueued
 from ulak.schedules import Scheduler
 from ulak.storage.drive import Edge, run
 from ulak.testing import ManualClock
@@ -228,6 +229,22 @@ def test_a_worker_fires_schedules_of_queues_it_does_not_serve(storage: StorageKi
 
     with app, app.workers(1, queues=["fast"]):
         eventually(lambda: app.queue("slow").counts().ready >= 2)
+
+
+def test_the_job_of_a_tick_is_told_as_one_that_was_enqueued(storage: StorageKind) -> None:
+    app = App(storage.url(), queues=["fast", "slow"])
+    told: list[Any] = []
+    app.on(told.append)
+
+    @app.every(0.1, using={"unique_key": "k"})
+    @app.task(name="tick", queue="slow")
+    def tick() -> None: ...
+
+    with app, app.workers(1, queues=["fast"]):
+        eventually(lambda: len(told) >= 2)
+        (job,) = app.queue("slow").jobs()
+    # The second one finds that the first one's job stands for its key.
+    assert told[:2] == [Enqueued(job.id, "slow", "tick", existed) for existed in (False, True)]
 
 
 def test_the_draft_of_a_schedule_shows_no_arguments() -> None:

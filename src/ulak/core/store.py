@@ -248,7 +248,7 @@ class Changed(msgspec.Struct, frozen=True):
 
 
 class Fired(Enum):
-    """What became of a schedule's tick: FIRED, or LOST to another who had already fired it or a later one."""
+    """What became of a tick that stored no job: FIRED, or LOST to whoever had fired it or a later one."""
 
     FIRED = "fired"
     LOST = "lost"
@@ -440,10 +440,10 @@ class Store(Protocol):
 
     def fire(
         self, schedule: str, tick_at: float, queue: str, draft: Draft | None = None
-    ) -> Fired | Full | Duplicate:
+    ) -> int | Duplicate | Fired | Full:
         """Insert the job and move the schedule's last tick to `tick_at`, in one step, if it was earlier.
 
-        draft: None only moves the last tick.
+        draft: None only moves the last tick, which answers FIRED. Else the id of the job that was stored.
         LOST: it was not earlier. FULL: no room, and the last tick stays. Duplicate: the unique key is taken,
         and the tick counts as fired.
         """

@@ -424,7 +424,7 @@ class MemoryStore:
     @exclusive
     def fire(
         self, schedule: str, tick_at: float, queue: str, draft: Draft | None = None
-    ) -> Fired | Full | Duplicate:
+    ) -> int | Duplicate | Fired | Full:
         """Insert the job, if there is one, and move the schedule's last tick, in one step."""
         last_at = self._last_ticks.get(schedule)
         if last_at is not None and last_at >= tick_at:
@@ -433,7 +433,7 @@ class MemoryStore:
         if isinstance(answer, Full):
             return answer
         self._last_ticks[schedule] = tick_at
-        return next((known for known in answer if isinstance(known, Duplicate)), Fired.FIRED)
+        return next(iter(answer), Fired.FIRED)
 
     @exclusive
     def schedules(self) -> dict[str, float]:

@@ -189,7 +189,7 @@ def unadd(ledger: Ledger, ids: Sequence[int]) -> None:
 
 def fire(
     ledger: Ledger, schedule: str, tick_at: float, queue: str, draft: Draft | None
-) -> Fired | Full | Duplicate:
+) -> int | Duplicate | Fired | Full:
     """Insert the job, if there is one, and move the schedule's last tick, in one step."""
     found = ledger.db.execute("SELECT last_tick FROM schedules WHERE name = ?", (schedule,)).fetchone()
     if found is not None and found[0] >= tick_at:
@@ -198,7 +198,7 @@ def fire(
     if isinstance(answer, Full):
         return answer
     ledger.db.execute("INSERT OR REPLACE INTO schedules (name, last_tick) VALUES (?, ?)", (schedule, tick_at))
-    return next((known for known in answer if isinstance(known, Duplicate)), Fired.FIRED)
+    return next(iter(answer), Fired.FIRED)
 
 
 # Claim

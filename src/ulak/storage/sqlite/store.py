@@ -348,7 +348,7 @@ class SqliteStore(Engine):
     @writes()
     def fire(
         self, ledger: Ledger, schedule: str, tick_at: float, queue: str, draft: Draft | None = None
-    ) -> Fired | Full | Duplicate:
+    ) -> int | Duplicate | Fired | Full:
         """Insert the job, if there is one, and move the schedule's last tick, in one step."""
         return book.fire(ledger, schedule, tick_at, queue, draft)
 
