@@ -62,6 +62,10 @@ class Gate:
         for _ in range(handlers):
             assert self._entered.acquire(timeout=WAIT_S), "no handler came to the gate"
 
+    @property
+    def is_open(self) -> bool:
+        return self._open.is_set()
+
     def open(self) -> None:
         self._open.set()
         for signal in self._signals:

@@ -6,11 +6,13 @@ A pool in a library hears of a signal by a call of `shutdown`. A test's name car
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import random
 import threading
 
 import pytest
 
-from tests.support.pools import KINDS, LEASE_S, Gate, is_renewed, of_kind
+from tests.support.pools import AT_ONCE, KINDS, LEASE_S, Gate, causes, is_renewed, of_kind
 from tests.support.stores import refuse
 from tests.support.threads import Running
 from tests.support.waiting import WAIT_S, eventually, let_time_pass
@@ -104,6 +106,147 @@ def test_W3_after_the_grace_an_unfinished_job_is_ready_again_not_terminal(make, 
     assert (q.get(job_id).state, q.terminal_of(job_id)) == ("ready", None)
     lease = q.deliver()
     assert (lease.attempt, lease.delivery) == (1, 2)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_W5_a_second_stop_ends_the_first_ones_grace_and_leaves_no_job_behind(make, kind):
+    q = make(max_attempts=1)
+    with Gate() as gate, q.workers(gate.handler(kind), count=1) as pool:
+        job_id = q.enqueue("running")
+        gate.entered()
+        first = Running(lambda: pool.shutdown(grace=3600))
+        eventually(lambda: not pool._crew.taking)
+        assert pool.shutdown(grace=0).released + first.result().released == 1
+        assert (q.get(job_id).state, q.get(job_id).attempt) == ("ready", 0)
+
+
+@pytest.mark.parametrize(("kind", "running"), [("def", 2), ("async def", 1)])
+def test_W6_handlers_that_wait_for_a_stopped_loop_do_not_keep_a_stop(make, kind, running):
+    """A coroutine that blocks keeps its own loop too, and so the other workers."""
+    q, stopped, waiting = make(max_attempts=1), asyncio.new_event_loop(), threading.Semaphore(0)
+
+    def handler(_):
+        future = asyncio.run_coroutine_threadsafe(asyncio.sleep(0), stopped)
+        waiting.release()
+        future.result(WAIT_S)
+
+    with q.workers(of_kind(kind, handler), count=2) as pool:
+        ids = q.enqueue_many(["first", "second"])
+        for _ in range(running):
+            assert waiting.acquire(timeout=WAIT_S)
+        report = Running(lambda: pool.shutdown(grace=0.05)).result(0.05 + 2.0)
+        assert report.released >= running
+        assert report.open == 2
+        assert {(q.get(job_id).state, q.get(job_id).attempt) for job_id in ids} == {("ready", 0)}
+        eventually(lambda: stopped.run_until_complete(asyncio.sleep(0)) or pool.size == 0)
+    stopped.close()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_W9_a_pool_that_stops_takes_nothing_that_is_freed_meanwhile(make, kind):
+    q, crashed, ran = make(), make(visibility_timeout=0.05, backoff=AT_ONCE), []
+    with Gate() as gate, q.workers(gate.handler(kind), count=2) as leaving:
+        q.enqueue("running")
+        gate.entered()
+        stop = Running(lambda: leaving.shutdown(WAIT_S))
+        eventually(lambda: leaving.size == 1)
+        left = q.enqueue("left by a crashed worker")
+        assert crashed.deliver().id == left
+        # Whoever looks first frees it: this one, or the pool that still has a job to finish.
+        eventually(lambda: crashed.tick_timeouts() or q.get(left).history)
+        gate.open()
+        assert stop.result().open == 1
+    # Its worker has finished its job since, and looked for no other one.
+    assert q.get(left).delivery == 1
+    with q.workers(of_kind(kind, ran.append), count=1):
+        eventually(lambda: q.terminal_of(left) is Terminal.ACKED)
+    assert (ran, causes(q.get(left))) == (["left by a crashed worker"], ["lost", "ack"])
+
+
+def ignores_its_end(gate):
+    """A handler that goes on, whatever it is told, until the gate is open."""
+    stand = gate.handler("async def")
+
+    async def handler(payload):
+        while not gate.is_open:
+            with contextlib.suppress(asyncio.CancelledError):
+                await stand(payload)
+
+    return handler
+
+
+def test_N10_a_handler_that_ignores_its_cancellation_keeps_no_stop_and_brings_nothing_later(make):
+    q, ran = make(max_attempts=1), []
+    with Gate() as gate:
+        with q.workers(ignores_its_end(gate), count=1) as pool:
+            job_id = q.enqueue("payload")
+            gate.entered()
+            assert Running(lambda: pool.shutdown(grace=0.05)).result(0.05 + 2.0).released == 1
+            # It is told, and stands there again.
+            gate.entered()
+        with q.workers(of_kind("async def", ran.append), count=1):
+            eventually(lambda: q.terminal_of(job_id) is Terminal.ACKED)
+        gate.open()
+        eventually(lambda: pool.size == 0)
+    job = q.get(job_id)
+    assert (job.state, job.attempt, causes(job)) == ("succeeded", 1, ["shutdown", "ack"])
+    assert (ran, pool.metrics().stale) == (["payload"], 1)
+
+
+def test_N10_it_keeps_no_stop_on_the_callers_loop_either(queue_url):
+    async def main():
+        q = AsyncQueue(queue_url, max_attempts=1)
+        with Gate() as gate:
+            async with q.workers(ignores_its_end(gate), count=1) as pool:
+                job_id = await q.enqueue("payload")
+                await asyncio.to_thread(gate.entered)
+                report = await asyncio.wait_for(pool.shutdown(grace=0.05), 0.05 + 2.0)
+                assert report.released == 1
+            job = await q.get(job_id)
+            assert (job.state, job.attempt) == ("ready", 0)
+        await asyncio.to_thread(eventually, lambda: pool.size == 0)
+        job = await q.get(job_id)
+        assert (job.state, job.attempt, causes(job)) == ("ready", 0, ["shutdown"])
+        await q.close()
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_N8_a_pool_that_is_cancelled_again_and_again_at_any_moment_ends(queue_url, seed):
+    """Whatever swallows a cancellation in between, it ends, and the jobs are there for the next one."""
+    draw = random.Random(seed)
+
+    async def handler(_):
+        await asyncio.sleep(draw.choice([0, 0.001]))
+
+    async def serve(q):
+        async with q.workers(handler, count=3, grace=draw.choice([0, WAIT_S])) as pool:
+            for number in range(4):
+                await q.enqueue(number)
+            await (pool.drain() if draw.random() < 0.5 else asyncio.sleep(WAIT_S))
+
+    async def a_moment():
+        for _ in range(draw.randrange(20)):
+            await asyncio.sleep(draw.choice([0, 0, 0.0005]))
+
+    async def main():
+        q = AsyncQueue(queue_url)
+        for _ in range(15):
+            serving = asyncio.create_task(serve(q))
+            while not serving.done():
+                await a_moment()
+                serving.cancel()
+                await asyncio.wait([serving], timeout=draw.choice([0, 0.01, WAIT_S]))
+            with contextlib.suppress(asyncio.CancelledError):
+                serving.result()
+        async with q.workers(handler, count=3) as pool:
+            assert (await pool.drain(timeout=WAIT_S)).drained
+        counts = await q.counts()
+        assert (counts.acked, counts.dead) == (counts.total, 0)
+        await q.close()
+
+    Running(lambda: asyncio.run(main())).result(2 * WAIT_S)
 
 
 @pytest.mark.parametrize("kind", KINDS)
