@@ -13,6 +13,7 @@ import pytest
 
 from tests.support.waiting import WAIT_S
 from ulak import AsyncQueue, Queue, UlakError
+from ulak.storage.sqlite import group
 
 STRIKES = 150
 AGAIN_S = 0.02
@@ -107,3 +108,17 @@ def test_strikes_leave_no_caller_asleep_and_no_transaction_open(tmp_path, with_l
         take_a_turn(q)
         counts = q.counts()
         assert recount(q) == {"ready": counts.ready, "leased": counts.leased, "succeeded": counts.acked}
+
+
+def test_calls_of_a_loop_end_though_nobody_tells_them(tmp_path, monkeypatch):
+    # As if each time a strike fell into the telling.
+    monkeypatch.setattr(group, "_tell", lambda _: None)
+
+    async def main() -> None:
+        async with asyncio.timeout(WAIT_S), AsyncQueue(f"sqlite:///{tmp_path}/jobs.db", "q") as q:
+            assert len(set(await asyncio.gather(*(q.enqueue(b"") for _ in range(20))))) == 20
+            # So long that nobody looks any more.
+            await asyncio.sleep(3 * group.LOOK_AGAIN_S)
+            assert await q.enqueue(b"")
+
+    asyncio.run(main())

@@ -87,14 +87,13 @@ class Asked:
 class LoopAsked(Asked):
     """A call of an event loop. is_told: its loop knows that it is done."""
 
-    __slots__ = ("future", "is_told", "look", "loop")
+    __slots__ = ("future", "is_told", "loop")
 
     def __init__(self, step: Step, *, soft: bool, merge: Merge | None = None) -> None:
         super().__init__(step, soft=soft, merge=merge)
         self.loop = asyncio.get_running_loop()
         self.future: asyncio.Future[Any] = self.loop.create_future()
         self.is_told = False
-        self.look: asyncio.TimerHandle | None = None
 
     async def outlast(self) -> Any:  # noqa: ANN401 - what the step returned
         """Wait for the end through every cancellation; None if it was an error."""
@@ -104,6 +103,12 @@ class LoopAsked(Asked):
             with contextlib.suppress(asyncio.CancelledError, Exception):
                 await self.future
         return self.result
+
+
+class Untold(set[LoopAsked]):
+    """The calls that one event loop has yet to hear of. One timer looks after them all: one each is slow."""
+
+    is_watched = False
 
 
 class Group:
@@ -121,6 +126,7 @@ class Group:
         self._lead = Gate()
         self._helper = Helper("ulak-commit")
         self._is_helped = False
+        self._untold: dict[asyncio.AbstractEventLoop, Untold] = {}
 
     def call(self, asked: Asked, *, undo: Undo | None = None) -> Any:  # noqa: ANN401 - what the step returns
         """Run a step in a transaction, perhaps together with others'; in this thread, or in another's.
@@ -196,21 +202,21 @@ class Group:
 
         undo: the step that takes back what was done for a caller that is cancelled meanwhile.
         """
-        self._put(asked)
         try:
+            self._put(asked)
             return await asked.future
         except asyncio.CancelledError:
             result = await asked.outlast()
             if undo is not None and asked.error is None and (back := undo(result)) is not None:
                 undoing = LoopAsked(back, soft=False)
-                self._put(undoing)
                 try:
+                    self._put(undoing)
                     await undoing.outlast()
                 finally:
-                    _look_no_more(undoing)
+                    self._untold_of(asked.loop).discard(undoing)
             raise
         finally:
-            _look_no_more(asked)
+            self._untold_of(asked.loop).discard(asked)
 
     def _put(self, asked: LoopAsked) -> None:
         self._line.append(asked)
@@ -219,20 +225,33 @@ class Group:
         except BaseException:
             asked.is_dropped = True
             raise
-        asked.look = asked.loop.call_later(LOOK_AGAIN_S, self._look_again, asked)
+        untold = self._untold_of(asked.loop)
+        untold.add(asked)
+        if not untold.is_watched:
+            asked.loop.call_later(LOOK_AGAIN_S, self._look_again, asked.loop)
+            untold.is_watched = True
 
-    def _look_again(self, asked: LoopAsked) -> None:
+    def _untold_of(self, loop: asyncio.AbstractEventLoop) -> Untold:
+        untold = self._untold.get(loop)
+        if untold is None:
+            for other in list(self._untold):
+                if other.is_closed():
+                    self._untold.pop(other, None)
+            untold = self._untold[loop] = Untold()
+        return untold
+
+    def _look_again(self, loop: asyncio.AbstractEventLoop) -> None:
         """As a thread does now and then: whoever was to tell, or to lead, may have been struck."""
-        if asked.is_told:
+        untold = self._untold_of(loop)
+        if not untold:
+            del self._untold[loop]
             return
-        if asked.is_done:
-            _resolve([asked])
-            return
-        if hasattr(self._lead, "open"):
+        loop.call_later(LOOK_AGAIN_S, self._look_again, loop)
+        _resolve([asked for asked in untold if asked.is_done and not asked.is_told])
+        if any(not asked.is_done for asked in untold) and hasattr(self._lead, "open"):
             self._is_helped = False
             with contextlib.suppress(RuntimeError):
                 self._want_helper()
-        asked.look = asked.loop.call_later(LOOK_AGAIN_S, self._look_again, asked)
 
     def _want_helper(self) -> None:
         if not self._is_helped:
@@ -258,11 +277,6 @@ class Group:
     def close(self) -> None:
         """Wait until nobody is led any more. Nobody may call now."""
         self._helper.close()
-
-
-def _look_no_more(asked: LoopAsked) -> None:
-    if asked.look is not None:
-        asked.look.cancel()
 
 
 def _nothing(_: Ledger) -> None:
