@@ -72,6 +72,14 @@ def test_run_times_of_too_many_tasks_are_left_out():
     assert times.p99_s("task 0", 2) is None
 
 
+def test_run_times_are_those_of_the_last_runs():
+    times = RunTimes()
+    for run_s in (*[7.0] * 500, *range(times.RUNS_MAX)):
+        times.record(None, run_s)
+    assert times.p99_s(None, times.RUNS_MAX) == 989
+    assert times.p99_s(None, times.RUNS_MAX + 1) is None
+
+
 # Event loops
 
 

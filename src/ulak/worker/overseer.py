@@ -82,7 +82,7 @@ class Overseer:
         for lease in running:
             key = lease.id, lease.delivery
             since, is_told = before.get(key, (now, False))
-            if not is_told and now - since > self._long_s(lease):
+            if not is_told and now - since > LONG_MIN_S and now - since > self._long_s(lease):
                 is_told = True
                 _log.warning(
                     "job %d%s of queue %s runs for %.0f s now; its lease is renewed as long as it does; "
