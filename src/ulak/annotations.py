@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import collections.abc
+import contextlib
 import functools
 import inspect
-import sys
 import types
 import typing
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, TypeVar, get_args, get_origin
+from typing import Annotated, Any, TypeVar, get_args, get_origin
 
 import msgspec
 import msgspec.inspect
 
 from ulak.context import Context
-from ulak.exact import type_name
+from ulak.exact import is_pydantic, type_name
 
 ANY: Any = Any
 
@@ -67,12 +67,6 @@ def stranger(kind: type) -> tuple[str, str] | None:
     return None
 
 
-def is_pydantic(kind: object) -> bool:
-    """Whether a class is a pydantic model; pydantic is not imported to find out."""
-    base = getattr(sys.modules.get("pydantic"), "BaseModel", None)
-    return base is not None and isinstance(kind, type) and issubclass(kind, base)
-
-
 def function_behind(call: Callable[..., Any]) -> Callable[..., Any]:
     """The function that a call runs in the end: below partials, and behind an object's `__call__`."""
     while isinstance(call, functools.partial):
@@ -89,6 +83,19 @@ def is_generator(call: Callable[..., Any]) -> bool:
     """Whether a call runs nothing before somebody iterates over what it gives."""
     behind = function_behind(call)
     return inspect.isgeneratorfunction(behind) or inspect.isasyncgenfunction(behind)
+
+
+class Missing(Exception):
+    """An annotation names what is not there, or not yet: in its module, or in one that this imports."""
+
+
+@contextlib.contextmanager
+def _missing() -> Iterator[None]:
+    """Raise Missing for what an unresolved name raises."""
+    try:
+        yield
+    except (NameError, AttributeError) as error:
+        raise Missing(error.name or str(error)) from None
 
 
 class Annotations:
@@ -113,14 +120,15 @@ class Annotations:
         self._nearby = self._own
 
     def resolve(self, annotation: object) -> Any:  # noqa: ANN401 - a type, in any of its forms
-        """The type that is meant. Raises NameError if a name in it is not there, or not yet."""
+        """The type that is meant. Raises Missing, and whatever else an annotation in quotes may raise."""
         if annotation is inspect.Parameter.empty:
             return ANY
 
         def bare() -> None: ...
 
         bare.__annotations__ = {"it": annotation}
-        return typing.get_type_hints(bare, self._globals, self._nearby, include_extras=True)["it"]
+        with _missing():
+            return typing.get_type_hints(bare, self._globals, self._nearby, include_extras=True)["it"]
 
 
 def _enclosed(function: object) -> dict[str, Any]:
@@ -140,6 +148,8 @@ def means_context(annotation: object) -> bool:
     if isinstance(annotation, str):
         named = {part.strip().rpartition(".")[2] for part in annotation.split("|")}
         return "Context" in named and named <= {"Context", "None"}
+    if get_origin(annotation) is Annotated:
+        return means_context(get_args(annotation)[0])
     return annotation is Context or Context in get_args(annotation)
 
 
@@ -162,11 +172,13 @@ def of_return(hint: object) -> Any:  # noqa: ANN401 - a type, in any of its form
 
 
 def why_not(hint: object) -> str | None:
-    """Why values of an annotated type cannot travel; None if they can. Raises NameError as `resolve` does."""
+    """Why values of an annotated type cannot travel; None if they can. Raises as `resolve` does."""
     if hint is ANY:
         return None
     try:
-        for kind in _unknown(msgspec.inspect.type_info(hint)):
+        with _missing():
+            info = msgspec.inspect.type_info(hint)
+        for kind in _unknown(info):
             if (known := stranger(kind)) is not None:
                 return f"{known[0]} cannot travel; {known[1]}"
             if not is_pydantic(kind):

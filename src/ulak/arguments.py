@@ -19,6 +19,7 @@ from ulak import codec, foreign
 from ulak.annotations import (
     ANY,
     Annotations,
+    Missing,
     as_text,
     is_async,
     means_context,
@@ -72,7 +73,7 @@ class Parameters:
         self.text = _text_of(name, self._signature)
         self._shape: Shape | None = None
         self._returned: Returned | None = None
-        with contextlib.suppress(NameError):
+        with contextlib.suppress(Missing):
             self._look()
         self._annotations.forget_nearby()
 
@@ -145,6 +146,12 @@ class Parameters:
         if is_first and by_place:
             return name, True
         by_name = found[0].kind in (inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+        rest = [given.name for given in whole.parameters.values() if given.kind is given.VAR_POSITIONAL]
+        if rest and by_place and by_name:
+            raise ArgumentError(
+                f"task {self.name}: the worker fills in parameter {name!r}, and what *{rest[0]} takes would "
+                f"come in its place\n  make it the first one, or move it behind *{rest[0]}"
+            )
         if by_name and found[0].default is not inspect.Parameter.empty:
             return name, False
         raise ArgumentError(
@@ -155,50 +162,66 @@ class Parameters:
     def _is_context(self, annotation: object) -> bool:
         try:
             return means_context(self._annotations.resolve(annotation))
-        except NameError:
+        except Exception:  # noqa: BLE001 - told when the parameter's own turn comes
             # Imported for type checkers only, perhaps.
             return means_context(annotation)
 
     def _look(self) -> Shape:
         """Resolve the annotations.
 
-        Raises ArgumentError for a type that cannot travel, NameError for a name that is not there.
+        Raises ArgumentError for a type that cannot travel, Missing for a name that is not there.
         """
         fields: list[Field] = []
         for name, given in self._signature.parameters.items():
-            hint = self._annotations.resolve(given.annotation)
-            fields.append(field := Field(given, of_parameter(hint)))
-            if (reason := why_not(field.hint)) is not None:
-                raise ArgumentError(
-                    f"task {self.name}: parameter {name!r} is annotated {as_text(hint)}: {reason}"
-                )
-        with contextlib.suppress(NameError):
+            try:
+                fields.append(self._field_of(given))
+            except Missing as missing:
+                raise Missing(str(missing), name) from None
+        with contextlib.suppress(Missing):
             self._look_at_result()
         self._shape = Shape(self._signature, fields)
         return self._shape
 
+    def _field_of(self, given: inspect.Parameter) -> Field:
+        hint = self._resolved(
+            given.annotation, f"parameter {given.name!r}", lambda hint: Field(given, of_parameter(hint)).hint
+        )
+        return Field(given, of_parameter(hint))
+
+    def _resolved(self, hint: Any, what: str, stored_as: Callable[[Any], Any]) -> Any:  # noqa: ANN401 - a type
+        """The type that is meant. Raises as `_look`."""
+        reason = None
+        try:
+            hint = self._annotations.resolve(hint)
+            reason = why_not(stored_as(hint))
+        except Missing:
+            raise
+        except Exception as error:  # noqa: BLE001 - Python reads what is in quotes for the first time here
+            reason = f"reading it raised {type(error).__name__}"
+        if reason is not None:
+            raise ArgumentError(f"task {self.name}: {what} is annotated {as_text(hint)}: {reason}")
+        return hint
+
     def _look_again(self) -> Shape:
         try:
             return self._look()
-        except NameError as error:
-            missing = error.name
+        except Missing as error:
+            missing, name = error.args
         raise ArgumentError(
-            f"task {self.name}: an annotation names {missing!r}, which is not there at run time\n"
-            f"  define or import it in the task's module, not only under TYPE_CHECKING"
+            f"task {self.name}: the annotation of parameter {name!r} names {missing!r}, which is not there "
+            f"at run time\n  define or import it in the task's module, not only under TYPE_CHECKING"
         )
 
     def _look_at_result(self) -> Returned:
-        hint = of_return(self._annotations.resolve(self._signature.return_annotation))
-        if (reason := why_not(hint)) is not None:
-            raise ArgumentError(f"task {self.name}: its result is annotated {as_text(hint)}: {reason}")
-        self._returned = Returned(hint)
+        hint = self._resolved(self._signature.return_annotation, "its result", of_return)
+        self._returned = Returned(of_return(hint))
         return self._returned
 
     def _result(self) -> Returned:
         if self._returned is None:
             try:
                 return self._look_at_result()
-            except NameError:
+            except Missing:
                 # Nothing that must be known before the task can run: stored as if it were not annotated.
                 self._returned = Returned(ANY)
         return self._returned
@@ -207,6 +230,8 @@ class Parameters:
 
     def _refusal(self, shape: Shape, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
         """Why these arguments are refused."""
+        # As plain texts: a name may be of a class of the user's.
+        kwargs = {str.__str__(name): value for name, value in kwargs.items()}
         if (wrong := self._misnamed(kwargs)) is not None:
             return f"{self.text}: {wrong}"
         try:

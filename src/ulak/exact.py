@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import sys
 from collections.abc import Mapping
+from collections.abc import Set as AbstractSet
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from enum import Enum
@@ -63,10 +65,14 @@ def _check_one_of(given: Any, back: object) -> None:  # noqa: ANN401 - of the ty
         case list() | tuple():
             for number, (item, back_item) in enumerate(zip(given, cast("list[object]", back), strict=True)):
                 _check_part(item, back_item, f"[{number}]")
+        case set() | frozenset():
+            _check_set(given, cast("AbstractSet[object]", back))
         case datetime() | time():
             _check_time(given, back)
         case _:
             _check_equal(given, back)
+            if is_pydantic(type(back)):
+                _check_fields(given, back, tuple(cast("Any", type(back)).model_fields))
 
 
 def _check_equal(given: object, back: object) -> None:
@@ -89,9 +95,26 @@ def _check_dict(given: Mapping[object, object], back: dict[object, object]) -> N
     for (key, value), (back_key, back_value) in zip(given.items(), back.items(), strict=True):
         try:
             check_same(key, back_key)
+            if type(key) is not str:
+                # Times in an overlap are told apart here, but are never found under those of another zone.
+                _check_equal(key, back_key)
         except Different as different:
             raise Different(f"a key: {different.reason}") from None
         _check_part(value, back_value, f"[{shown(key)}]" if isinstance(key, str) else "[...]")
+
+
+def _check_set(given: AbstractSet[object], back: AbstractSet[object]) -> None:
+    if len(given) != len(back):
+        raise Different("two of its items would become one")
+    # Equal ones need not be the same: a time without a zone is equal to the one that comes an hour later.
+    there = {item: item for item in back}
+    for item in given:
+        if item not in there:
+            raise Different("it would not come back equal")
+        try:
+            check_same(item, there[item])
+        except Different as different:
+            raise Different(f"an item: {different.reason}") from None
 
 
 def _check_fields(given: object, back: object, fields: tuple[str, ...]) -> None:
@@ -131,6 +154,12 @@ def fields_of(value: object) -> tuple[str, ...] | None:
     if dataclasses.is_dataclass(value):
         return _fields_of_dataclass(kind)
     return None
+
+
+def is_pydantic(kind: object) -> bool:
+    """Whether a class is a pydantic model; pydantic is not imported to find out."""
+    base = getattr(sys.modules.get("pydantic"), "BaseModel", None)
+    return base is not None and isinstance(kind, type) and issubclass(kind, base)
 
 
 @functools.lru_cache(1_000)

@@ -71,6 +71,27 @@ def why_refused(
 
     is_any: it is not annotated, and has to be exact JSON. level: how deep in other JSON it is.
     """
+    try:
+        return _why_refused(hint, value, is_any=is_any, limit_bytes=limit_bytes, level=level)
+    except Exception as error:  # noqa: BLE001 - of the value's own classes, and its text may hold a value
+        return "", _struck(value, error)
+
+
+def _struck(value: object, error: Exception) -> str:
+    try:
+        return f" is {type_name(type(value))}; looking into it raised {type_name(type(error))}"
+    except Exception:  # noqa: BLE001 - even a class may have a class of the user's
+        return " cannot be looked into"
+
+
+def _why_refused(
+    hint: Any,  # noqa: ANN401 - as above
+    value: object,
+    *,
+    is_any: bool,
+    limit_bytes: int,
+    level: int,
+) -> Reason | None:
     if (beyond := _why_beyond(value, limit_bytes, level)) is not None:
         return "", beyond
     if is_any and (why := _why_not_json(value)) is not None:

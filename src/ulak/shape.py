@@ -12,9 +12,9 @@ from msgspec import UNSET
 from msgspec.structs import astuple
 
 from ulak import codec
-from ulak.annotations import ANY, is_pydantic
+from ulak.annotations import ANY
 from ulak.codec import PAYLOAD_BYTES_MAX
-from ulak.exact import check_same
+from ulak.exact import check_same, is_pydantic
 
 Arguments: TypeAlias = tuple[tuple[Any, ...], dict[str, Any]]
 """As a call takes them: by place, and by name."""

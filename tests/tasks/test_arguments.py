@@ -598,7 +598,7 @@ def test_an_annotation_that_is_not_there_yet_is_looked_at_again_at_the_first_use
     def f(a: Later): ...  # noqa: F821
 
     p = parameters(f)
-    with pytest.raises(ArgumentError, match="an annotation names 'Later', which is not there at run time"):
+    with pytest.raises(ArgumentError, match="parameter 'a' names 'Later', which is not there at run time"):
         p.encode((1,), {})
     globals()["Later"] = int
     try:

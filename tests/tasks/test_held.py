@@ -257,4 +257,4 @@ def test_a_task_whose_annotation_is_not_there_holds_its_jobs(app: App) -> None:
     job = put(app, b'{"to":"ada"}')
     idle(app)
     assert job.status() is State.HELD
-    assert "an annotation names 'Missing'" in job.info().error.text
+    assert "parameter 'to' names 'Missing'" in job.info().error.text
