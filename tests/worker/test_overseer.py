@@ -235,7 +235,8 @@ def test_a_cancel_is_seen_and_progress_stored_within_two_looks(timed, clock, is_
         q.cancel(job_id)
         eventually(lambda: context.cancelled, clock=clock, step_s=1.0)
         if is_progress:
-            assert q.get(job_id).progress == "3/10 pages"
+            # A look that was under way may have brought the cancel alone.
+            eventually(lambda: q.get(job_id).progress == "3/10 pages", clock=clock, step_s=1.0)
         assert clock.interval() - began_at < LEASE_S / 3
         goes_on.set()
         eventually(lambda: q.counts().open == 0)
