@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import contextvars
 import threading
 from collections.abc import Callable, Iterator
 from typing import TypeVar
@@ -146,7 +147,7 @@ class StepWorker:
                 f"drain() has run {self._limit:,} jobs and there are more: does a task enqueue itself?"
             )
         self._ran += 1
-        ending = self.handler.run(lease, context)
+        ending = contextvars.copy_context().run(self.handler.run, lease, context)
         raised, self._raised = self._raised, None
         if raised is not None:
             raise raised

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import contextvars
 import faulthandler
 import importlib
 import os
@@ -209,7 +210,7 @@ class _Desk:
             self._run(*errand)
 
     def _run(self, lease: Lease, context: Context) -> None:
-        ending = self._runs.run(lease, context)
+        ending = contextvars.copy_context().run(self._runs.run, lease, context)
         # It is seen before the job is known to have ended, and is not lost with this process later.
         for stream in (sys.stdout, sys.stderr):
             with contextlib.suppress(Exception):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import inspect
 import logging
 import threading
@@ -14,6 +15,7 @@ from ulak.core import rules
 from ulak.core.flows import Flow
 from ulak.core.job import Cause, Done, Lease
 from ulak.storage.drive import Edge, arun, run
+from ulak.worker import fresh
 from ulak.worker.execute import Ending, Runs
 from ulak.worker.pulse import Pulse
 from ulak.worker.runtime import Crew
@@ -36,6 +38,7 @@ class ThreadHands:
         self._crew = crew
         self._handler = handler
         self._threads: dict[int, threading.Thread] = {}
+        self._copy = fresh.of_threads().copy
         self.pulse: Pulse | None = None
 
     def start(self, seat: Seat) -> None:
@@ -57,11 +60,11 @@ class ThreadHands:
 
     def handle(self, _: Seat, lease: Lease, context: Context) -> Ending:
         """Call the handler in this thread."""
-        return self._handler.run(lease, context)
+        return self._copy().run(self._handler.run, lease, context)
 
     def burst(self, seat: Seat, left: list[Left], begin: Callable[[], None]) -> list[Left]:
         """Run jobs in this thread, one after the other."""
-        crew, run = self._crew, self._handler.run
+        crew, copy, run = self._crew, self._copy, self._handler.run
         seat.has_more = False
         if (quick := crew.quick) is None or crew.is_telling:
             return left
@@ -76,7 +79,7 @@ class ThreadHands:
             lease, context = taken
             if not isinstance(context, Context):
                 return [(lease, context)]
-            ending = run(lease, context)
+            ending = copy().run(run, lease, context)
             if type(ending) is not Done or quick.finish(lease, _result=ending.result) is None:
                 return [(lease, ending)]
         return []
@@ -109,6 +112,7 @@ class LoopHands:
         self._owns_loop = loop is None
         self._loop = loop or asyncio.new_event_loop()
         self._all_left = asyncio.Event()
+        self._copy = contextvars.copy_context().copy
         self.pulse: Pulse | None = Pulse(lambda: self._loop)
 
     def open(self) -> None:
@@ -154,7 +158,8 @@ class LoopHands:
 
     async def handle(self, seat: Seat, lease: Lease, context: Context) -> Ending:
         """Await the handler in this task."""
-        return self._unless_cancelled(seat, await self._handler.arun(lease, context))
+        arun = self._handler.arun(lease, context)
+        return self._unless_cancelled(seat, await fresh.awaited_in(self._copy(), arun))
 
     def _unless_cancelled(self, seat: Seat, ending: Ending) -> Ending:
         task = asyncio.current_task()
@@ -166,7 +171,7 @@ class LoopHands:
 
     async def burst(self, seat: Seat, left: list[Left], begin: Callable[[], None]) -> list[Left]:
         """Run jobs in this task, one after the other."""
-        crew, arun = self._crew, self._handler.arun
+        crew, copy, arun, awaited_in = self._crew, self._copy, self._handler.arun, fresh.awaited_in
         seat.has_more = False
         if (quick := crew.quick) is None or crew.is_telling:
             return left
@@ -184,7 +189,7 @@ class LoopHands:
             lease, context = taken
             if not isinstance(context, Context):
                 return [(lease, context)]
-            ending = self._unless_cancelled(seat, await arun(lease, context))
+            ending = self._unless_cancelled(seat, await awaited_in(copy(), arun(lease, context)))
             if type(ending) is not Done or quick.finish(lease, _result=ending.result) is None:
                 return [(lease, ending)]
         return []
