@@ -78,6 +78,75 @@ def test_closing_cancels_what_runs_and_refuses_what_comes(loop: SharedLoop) -> N
     loop.close()
 
 
+class Vanishing(asyncio.SelectorEventLoop):
+    """Closed by whose it is, between a look whether it is and the call."""
+
+    def call_soon_threadsafe(self, *call: Any, **named: Any) -> Any:
+        self.close()
+        return super().call_soon_threadsafe(*call, **named)
+
+
+def test_a_lent_loop_that_is_closed_as_it_is_called_is_gone_and_then_not_used_any_more(
+    loop: SharedLoop,
+) -> None:
+    loop.borrow(Vanishing())
+    late = answer(1)
+    with pytest.raises(LoopGone):
+        loop.run(late)
+    assert inspect.getcoroutinestate(late) == inspect.CORO_CLOSED
+    assert loop.run(answer(2)) == 2
+
+
+def test_a_loop_whose_thread_was_struck_down_is_replaced(loop: SharedLoop, monkeypatch) -> None:
+    died = threading.Event()
+    monkeypatch.setattr(threading, "excepthook", lambda _: died.set())
+
+    def strike(_: logging.LogRecord) -> bool:
+        raise MemoryError
+
+    async def leave() -> None:
+        raise SystemExit(3)
+
+    # So that what keeps the loop alive is struck itself.
+    logging.getLogger("ulak").addFilter(strike)
+    try:
+        with pytest.raises(SystemExit):
+            loop.run(leave())
+        assert died.wait(WAIT_S)
+    finally:
+        logging.getLogger("ulak").removeFilter(strike)
+    assert loop.run(answer(2)) == 2
+
+
+def test_a_job_that_is_cancelled_before_its_first_step_has_failed(make_app: MakeApp, caplog) -> None:
+    app = make_app()
+    started = threading.Event()
+
+    @app.task
+    async def cancels() -> None:
+        started.set()
+        others: list[asyncio.Task[Any]] = []
+        while not others:
+            await asyncio.sleep(0)
+            tasks = asyncio.all_tasks() - {asyncio.current_task()}
+            others = [task for task in tasks if task.get_coro().__name__ == "arun"]
+        others[0].cancel()
+
+    @app.task(max_attempts=1)
+    async def never() -> None:
+        raise AssertionError("it had begun")
+
+    app.task(name="thread")(lambda: None)
+    with app.workers(2):
+        cancels.enqueue()
+        assert started.wait(WAIT_S)
+        job = never.enqueue()
+        assert job.wait(WAIT_S) is State.DEAD
+    assert job.info().error.type == "CancelledError"
+    assert [attempt.cause for attempt in job.info().history] == ["error"]
+    assert not [record for record in caplog.records if record.getMessage().startswith("worker")]
+
+
 def test_a_shutdown_cancels_an_async_task_of_a_pool_of_threads_and_hands_its_job_back(
     make_app: MakeApp, caplog
 ) -> None:

@@ -47,11 +47,13 @@ class SharedLoop:
         with self._lock:
             try:
                 loop = self._loop_now()
-            except BaseException:
+                # Inside the lock, so that closing comes before it or finds it there.
+                future = asyncio.run_coroutine_threadsafe(coroutine, loop)
+            except BaseException as error:
                 coroutine.close()
+                if isinstance(error, RuntimeError):  # whose loop it is has closed it just now
+                    raise LoopGone from None
                 raise
-            # Inside the lock, so that closing comes before it or finds it there.
-            future = asyncio.run_coroutine_threadsafe(coroutine, loop)
             self._running.add(future)
         try:
             return _wait(future, loop)
@@ -67,6 +69,9 @@ class SharedLoop:
             raise LoopGone
         if self._lent is not None and self._lent.is_closed():
             self._lent = None
+        if self._own is not None and self._own.is_closed():
+            # Whatever ended its thread.
+            self._own = None
         return self._lent or self._own or self._start()
 
     def _start(self) -> asyncio.AbstractEventLoop:

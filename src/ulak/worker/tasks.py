@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import CancelledError
 from contextlib import AbstractContextManager
 from types import CoroutineType
 from typing import Any, Protocol, TypeAlias
@@ -133,6 +134,10 @@ class TaskHandler:
         except NoLoop as error:
             # Not the job's fault; somebody else may be able to run it meanwhile.
             return rules.give_back(Cause.RELEASE, delay_s=NO_LOOP_S, error=capture(error))
+        except CancelledError:
+            # Before the job's first step, or after its last.
+            cancelled = CancelledError("the job was cancelled on its event loop, by what else runs there")
+            return self.judge(lease, context, cancelled)
 
     def _run(self, task: Runnable, lease: Lease, context: Context, called: Arguments) -> Ending:
         if task.timeout_s is not None:
