@@ -47,9 +47,13 @@ class Door:
         self._guests: list[Guest] = []
 
     def guest(self) -> Guest:
-        """Wait for the next one."""
+        """Wait for the next one. Raises ValueError if it died before it said a word."""
         end, _ = self._listener.accept()
-        self._guests.append(Guest(end))
+        try:
+            self._guests.append(Guest(end))
+        except ValueError:
+            end.close()
+            raise
         return self._guests[-1]
 
     def close(self) -> None:

@@ -102,6 +102,74 @@ def test_s19_no_job_is_leased_before_it_is_run(timed: MakeApp, clock: ManualCloc
     assert {job.info().delivery for job in jobs} == {1}
 
 
+def test_s4_an_orphan_waits_for_its_own_lease_and_not_for_the_longest_time_out(
+    timed: MakeApp, clock: ManualClock
+) -> None:
+    app, crashed = timed(backoff=AT_ONCE, visibility_timeout=3600), timed(visibility_timeout=30)
+    with Gate() as gate:
+        stand = gate.handler("def")
+
+        @app.task(timeout=36_000)
+        def lasts() -> None:
+            stand(None)
+
+        @app.task(timeout=60)
+        def short() -> None: ...
+
+        orphan = short.enqueue()
+        assert crashed.queue("default").deliver().id == orphan.id  # type: ignore[union-attr]
+        with app.workers(2):
+            lasting = lasts.enqueue()
+            gate.entered()
+            began_at = clock.interval()
+            eventually(lambda: orphan.status() is State.SUCCEEDED, clock=clock)
+            assert clock.interval() - began_at < 60
+            gate.open()
+            assert lasting.wait(WAIT_S) is State.SUCCEEDED
+    assert causes(orphan.info()) == ["lost", "ack"]
+    assert lasting.info().delivery == 1
+
+
+def test_f6_jobs_that_hang_give_their_workers_back_once_their_time_is_over(app: App) -> None:
+    @app.task(timeout=0.02, max_attempts=1)
+    async def hang() -> None:
+        await asyncio.Event().wait()
+
+    @app.task
+    async def normal() -> int:
+        return 7
+
+    hung = [hang.enqueue() for _ in range(4)]
+    behind = normal.enqueue()
+    with app.workers(2):
+        assert behind.result(WAIT_S) == 7
+    assert [causes(job.info()) for job in hung] == [["timeout"]] * 4
+
+
+@pytest.mark.parametrize("style", KINDS)
+def test_f6_where_all_workers_hang_without_a_time_out_each_job_is_told(
+    timed: MakeApp, clock: ManualClock, caplog, style: str
+) -> None:
+    caplog.set_level(logging.WARNING, "ulak")
+    app = timed(visibility_timeout=36_000)
+    with Gate() as gate:
+        hang = app.task(name="hang")(gate.handler(style))
+        hung = [hang.enqueue(None) for _ in range(2)]
+        behind = hang.enqueue(None)
+
+        def told() -> list[str]:
+            said = [record.getMessage() for record in caplog.records]
+            return sorted(text.partition(" of ")[0] for text in said if "runs for" in text)
+
+        with app.workers(2) as pool:
+            gate.entered(2)
+            eventually(lambda: len(told()) == 2, clock=clock, step_s=60.0)
+            assert told() == [f"job {job.id} (hang)" for job in hung]
+            assert behind.status() is State.READY
+            gate.open()
+            assert pool.drain(36_000).drained
+
+
 def test_f8_an_exception_that_cannot_be_made_again_is_an_ordinary_failure(app: App) -> None:
     job = roles.define(app).enqueue("refused")
     run_all(app)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import itertools
 import logging
 import signal
 import threading
@@ -393,3 +394,39 @@ def test_M2_a_pool_keeps_nothing_of_the_jobs_it_ran(queue_url, caplog, kind):
             tracemalloc.stop()
         assert grown < 5_000 * 10
         assert pool.metrics().processed == 7_000
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_M6_what_is_refused_while_the_store_is_away_is_told_and_not_kept(make, caplog, kind):
+    """Thousands of calls, not a minute: nothing depends on how long it lasts but how often is tried."""
+    caplog.set_level(logging.CRITICAL + 1, "ulak")
+    q, is_away = make(), threading.Event()
+    refuse(q, lambda name, _: StorageUnavailable("away") if is_away.is_set() and name != "line" else None)
+
+    def attempts(number):
+        refused = 0
+        for _ in range(number):
+            try:
+                q.enqueue("x" * 1000, timeout=0)
+            except StorageUnavailable:
+                refused += 1
+        gc.collect()
+        return refused
+
+    with q.workers(of_kind(kind, lambda _: None), count=2) as pool:
+        is_away.set()
+        attempts(500)
+        tracemalloc.start()
+        try:
+            sizes = []
+            for _ in range(3):
+                assert attempts(2_500) == 2_500
+                sizes.append(tracemalloc.get_traced_memory()[0])
+        finally:
+            tracemalloc.stop()
+        # What each call left would show both times; what a worker has just begun to do only once.
+        assert min(after - before for before, after in itertools.pairwise(sizes)) < 2_500 * 10
+        is_away.clear()
+        job_id = q.enqueue("normal")
+        eventually(lambda: q.terminal_of(job_id) is Terminal.ACKED)
+        assert (pool.size, q.counts().total) == (2, 1)
