@@ -203,35 +203,40 @@ class Handle:
         if opened is not None:
             yield from self._finish_closing(opened)
 
-    def lay_aside(self) -> Callable[[], None]:
-        """Be as if not opened yet, until what is returned is called: then as before.
+    def is_on(self, store: LocalStore) -> bool:
+        """Whether it is open, on this store."""
+        return self._local_store is store
+
+    def lay_aside(self, store: LocalStore | None) -> Callable[[], None]:
+        """If open on this store, be as if not opened yet until what is returned is called: then as before.
 
         Close it before that, if it was opened meanwhile. Whoever waits through it now is told that it is
         closed.
         """
-        opened, view, is_closed = self._exchange(None, None, is_closed=self._closed)
+        opened, view = None, None
+        with self._lock:
+            is_closed = self._closed
+            if store is not None and self._local_store is store:
+                opened, view = store, self._view
+                self._be(None, None, is_closed=is_closed)
 
         def take_up_again() -> None:
-            self._exchange(opened, view, is_closed=is_closed)
+            with self._lock:
+                self._be(opened, view, is_closed=is_closed)
 
         return take_up_again
 
-    def _exchange(
-        self, opened: LocalStore | None, view: View | None, *, is_closed: bool
-    ) -> tuple[LocalStore | None, View | None, bool]:
-        """Be open on this store; what it was before."""
-        with self._lock:
-            before = self._local_store, self._view, self._closed
-            self._on_close()
-            # Through it, short ways that others keep come back to this handle.
-            if self._view is not None:
-                self._view.close()
-            self._view, self._closed = view, is_closed
-            if opened is not None and view is not None:
-                view.closed = False
-                self._on_open(opened, view)
-            self._local_store = opened
-        return before
+    def _be(self, opened: LocalStore | None, view: View | None, *, is_closed: bool) -> None:
+        """Be open on this store from now on, or not. Called with the lock held."""
+        self._on_close()
+        # Through it, short ways that others keep come back to this handle.
+        if self._view is not None:
+            self._view.close()
+        self._view, self._closed = view, is_closed
+        if opened is not None and view is not None:
+            view.closed = False
+            self._on_open(opened, view)
+        self._local_store = opened
 
     def _on_open(self, opened: LocalStore, view: View) -> None:
         """Called once the store is open."""

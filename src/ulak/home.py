@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import itertools
 import threading
 from collections.abc import Callable, Mapping
 from typing import ClassVar, Protocol, TypeAlias, TypeVar, cast
@@ -13,7 +15,7 @@ from ulak.core.store import Retention
 from ulak.errors import ArgumentError, Closed, ConfigError
 from ulak.events import Events
 from ulak.handle import Handle
-from ulak.local import LocalStore, check_url, local_store, watch_forks
+from ulak.local import PRIVATE_URL, LocalStore, check_url, local_store, watch_forks
 from ulak.storage.drive import arun, run
 from ulak.taskqueue import TaskQueue
 from ulak.unserved import Unserved
@@ -22,6 +24,8 @@ AnyHandle = TypeVar("AnyHandle", bound=Handle)
 R = TypeVar("R")
 
 DEFAULT_QUEUE = "default"
+
+_numbers = itertools.count(1)
 
 
 class Hosted(Protocol):
@@ -85,7 +89,10 @@ class Home:
         self._declared = declared
         self._max_attempts = max_attempts
         self.retention = retention
+        self._owner = str(next(_numbers))
         self._store: LocalStore | None = None
+        self._stand_in: StandIn | None = None
+        self._last_id = 0
         self._handles: dict[tuple[type[Handle], str], Handle] = {}
         self._unserved: Unserved | None = None
         self.forget_parent()
@@ -145,16 +152,22 @@ class Home:
     def _one_handle_more(self) -> LocalStore:
         """The store, with one handle more open on it; the App has one itself, so that all share one store."""
         with self._store_lock:
-            store = self._store
-            if store is None:
-                stand_in = Home.stand_in
-                self._store = store = (
-                    local_store(self._url, self.clock) if stand_in is None else stand_in(self.app)
-                )
+            if (store := self._store) is None:
+                store = self._store = self._found(Home.stand_in)
                 if store.edge.store.capabilities.durable:
-                    self._unserved = Unserved(self._is_left, store.edge.clock)
+                    self._unserved = Unserved(functools.partial(self._is_left, store), store.edge.clock)
             store.open_handle()
             return store
+
+    def _found(self, stand_in: StandIn | None) -> LocalStore:
+        """The store, or what stands in for it, with one handle more open on it."""
+        self._stand_in = stand_in
+        if stand_in is not None:
+            return stand_in(self.app)
+        store = local_store(self._url, self.clock, owner=self._owner)
+        # Whoever holds a job of before must not be shown another one.
+        store.number_after(self._last_id)
+        return store
 
     # Calls
 
@@ -190,9 +203,10 @@ class Home:
         """What to tell whoever has no handle of his own, and knows of none."""
         if not handle.is_closed:
             return error
+        emptied = "; what was in its memory is gone" if self._url == PRIVATE_URL else ""
         return Closed(
             f"{self.app!r} was closed while this call was under way, which has changed nothing\n"
-            f"  call again, and it is opened again"
+            f"  call again, and it is opened again{emptied}"
         )
 
     def enqueued(self, queue: str, task: str, job_id: int, *, existed: bool) -> None:
@@ -203,12 +217,12 @@ class Home:
         if (unserved := self._unserved) is not None:
             unserved.note(queue, job_id)
 
-    def _is_left(self, queue: str, job_id: int) -> bool:
+    def _is_left(self, store: LocalStore, queue: str, job_id: int) -> bool:
         handle = self._handles.get((TaskQueue, queue))
-        # Whoever looks after a job must not open what was closed.
-        if handle is None or handle.is_closed:
+        # Whoever looks after a job must not open what was closed, nor look for it in another store.
+        if handle is None or not handle.is_on(store):
             return False
-        return self.run(queue, lambda handle: handle.is_left(job_id))
+        return run(store.edge, cast("TaskQueue", handle).is_left(job_id))
 
     # Open and closed
 
@@ -236,6 +250,7 @@ class Home:
                 except Exception as error:  # noqa: BLE001 - the others must be closed all the same
                     failed = failed or error
         finally:
+            self._last_id = max(self._last_id, store.last_id)
             store.close_handle()
         if failed is not None:
             raise failed
@@ -257,15 +272,21 @@ class Home:
     def lay_aside(self) -> Callable[[], None]:
         """Be as if the store was not opened yet, until what is returned is called: then as before.
 
-        For tests, with a `stand_in`. What is opened meanwhile is let go of then.
+        For tests, once the `stand_in` is there. What is opened meanwhile is let go of then, and the URL is
+        what it was.
         """
+        with self._store_lock:
+            store, unserved, stand_in = self._store, self._unserved, self._stand_in
+            if stand_in is not None and stand_in == Home.stand_in:
+                # It is there already, and somebody was as quick as to open it.
+                store = unserved = None
+            else:
+                self._store = self._unserved = None
+            url, last_id = self._url, self._last_id
         with self._lock:
             handles = dict(self._handles)
         # With no lock held: a handle that is being opened holds its own, and asks for the store.
-        back = [handle.lay_aside() for handle in handles.values()]
-        with self._store_lock:
-            store, unserved = self._store, self._unserved
-            self._store = self._unserved = None
+        back = [handle.lay_aside(store) for handle in handles.values()]
 
         def take_up_again() -> None:
             self.close()
@@ -273,5 +294,6 @@ class Home:
                 take_up()
             with self._lock, self._store_lock:
                 self._handles, self._store, self._unserved = handles, store, unserved
+                self._url, self._last_id, self._stand_in = url, last_id, stand_in
 
         return take_up_again

@@ -11,7 +11,7 @@ from typing import Protocol, Self
 
 from ulak.clock import MACHINE, SYSTEM, Clock
 from ulak.core.store import Store, Until
-from ulak.errors import ArgumentError, ConfigError
+from ulak.errors import ArgumentError, Closed, ConfigError
 from ulak.names import QUEUE_NAME
 from ulak.storage.drive import Edge
 from ulak.storage.memory import MemoryStore
@@ -181,6 +181,27 @@ class LocalStore:
                 self.edge.store.open()
             self._handles += 1
 
+    def join(self) -> None:
+        """One handle more on what others have open. Raises Closed if nobody has it open any more."""
+        with _registry_lock:
+            if self._handles == 0:
+                raise Closed(
+                    "the store of this pool was closed before the pool was started\n"
+                    "  start a pool while the App or Queue that made it is open, or have it make another"
+                )
+            self._handles += 1
+
+    @property
+    def last_id(self) -> int:
+        """The last id given to a job, where ids begin anew once the store is closed; else 0."""
+        store = self.edge.store
+        return store.jobs.last_id if isinstance(store, MemoryStore) else 0
+
+    def number_after(self, last_id: int) -> None:
+        """Give this id to no job, nor one before it, where ids begin anew once the store is closed."""
+        if isinstance(self.edge.store, MemoryStore):
+            self.edge.store.number_after(last_id)
+
     def close_handle(self) -> None:
         """One handle less; with the last one the store closes and is forgotten here."""
         with _registry_lock:
@@ -212,15 +233,16 @@ def _forget_parent() -> None:
 os.register_at_fork(after_in_child=_forget_parent)
 
 
-def local_store(url: str, clock: Clock) -> LocalStore:
+def local_store(url: str, clock: Clock, *, owner: str = "") -> LocalStore:
     """This process's view of the store of this URL, with one more handle open on it.
 
-    `memory://` is private: a store of its own each time. Any other URL is shared inside the process.
-    Raises ArgumentError if the store is open with another clock.
+    `memory://` is private: a store of its own each time, or as long as anything of this owner has it open.
+    Any other URL is shared inside the process. Raises ArgumentError if the store is open with another clock.
     """
     with _registry_lock:
         clock = clock_for(url, clock)
-        key = _key_of(url)
+        # No name that anybody can give has this sign.
+        key = f"{url}#{owner}" if owner and url == PRIVATE_URL else _key_of(url)
         local = _registry.get(key) or LocalStore(key, Edge(_make_store(url, clock), clock))
         if local.edge.clock is not clock:
             raise ArgumentError(
@@ -228,7 +250,7 @@ def local_store(url: str, clock: Clock) -> LocalStore:
                 "or take another URL"
             )
         local.open_handle()
-        if url != PRIVATE_URL:
+        if key != PRIVATE_URL:
             _registry[key] = local
         return local
 

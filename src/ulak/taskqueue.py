@@ -203,16 +203,24 @@ class TaskQueue(Handle):
         return kind(text, job.id, failure)
 
     def _forgotten(self, job_id: int) -> JobForgotten:
-        return JobForgotten(
+        text = (
             f"job {job_id} is not stored in queue {self.name!r}: never enqueued there, deleted, or ended so "
             f"long ago that retention removed it"
         )
+        if not self._edge.store.capabilities.durable:
+            text += (
+                "\n  what is in memory is gone once its App is closed; in a file it stays, sqlite:///jobs.db"
+            )
+        return JobForgotten(text)
 
 
 def _check_task(job: Record, of: Names) -> None:
     if of is not None and job.task not in of:
         named = "has no task" if job.task is None else f"is one of task {job.task}"
-        raise JobForgotten(f"job {job.id} of queue {job.queue!r} {named}, not of {of[0]}")
+        raise JobForgotten(
+            f"job {job.id} of queue {job.queue!r} {named}, not of {of[0]}\n"
+            f"  ask for it by its own task; tasks of a queue share its keys, so put the task's name into each"
+        )
 
 
 def _failed_before(job: Record) -> str:

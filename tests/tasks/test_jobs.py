@@ -174,13 +174,20 @@ def test_a_job_of_another_task_is_not_this_tasks(app: App, of: str) -> None:
         assert g.job(theirs).cancel()
 
 
-def test_a_key_that_stands_for_a_job_of_another_task_gives_no_job_of_this_one(app: App) -> None:
+@pytest.mark.parametrize("key", ["unique_key", "idempotency_key"])
+def test_a_key_that_stands_for_a_job_of_another_task_gives_no_job_of_this_one(app: App, key: str) -> None:
     f, g = app.task(name="f")(lambda: 1), app.task(name="g")(lambda: 2)
-    g.using(unique_key="k").enqueue()
-    job = f.using(unique_key="k").enqueue()
-    assert job.existed
-    with pytest.raises(JobForgotten, match="is one of task g, not of f"):
-        job.result(0)
+    keyed: Any = {key: "k"}
+    theirs = g.using(**keyed).enqueue()
+    jobs = [f.using(**keyed).enqueue(), asyncio.run(f.using(**keyed).aenqueue())]
+    jobs += f.enqueue_many([f.using(**keyed).call()])
+    assert [job.existed for job in jobs] == [True] * 3
+    run_all(app)
+    for job in jobs:
+        for ask in (lambda job=job: job.result(0), lambda job=job: asyncio.run(job.aresult(0))):
+            with pytest.raises(JobForgotten, match=r"is one of task g, not of f\n.*put the task's name"):
+                ask()
+    assert theirs.result(0) == 2
 
 
 def test_a_job_is_found_by_its_id_also_under_the_earlier_name_of_its_task(make_app: MakeApp) -> None:
@@ -630,6 +637,70 @@ def test_who_waits_for_a_job_of_an_app_that_is_closed_is_told_so(
     eventually(lambda: waiting.is_over, clock=clock)
     with pytest.raises(Closed, match=r"App\(.*\) was closed while this call was under way"):
         waiting.result()
+
+
+@pytest.mark.parametrize("url", ["memory://", "memory://closed-and-opened-again"])
+def test_a_job_that_went_with_a_closed_memory_store_is_not_taken_for_a_later_one(url: str) -> None:
+    app = App(url)
+    f, g = app.task(name="f")(lambda: 1), app.task(name="g")(lambda: 2)
+    gone = f.enqueue()
+    app.close()
+    later = g.enqueue()
+    assert later.id > gone.id
+    with pytest.raises(JobForgotten, match="what is in memory is gone once its App is closed"):
+        gone.result()
+    with pytest.raises(JobForgotten):
+        asyncio.run(gone.aresult())
+    with app.workers(1):
+        assert later.result(WAIT_S) == 2
+    app.close()
+
+
+def test_who_waits_for_a_job_of_a_private_store_that_is_closed_is_told_that_it_is_gone() -> None:
+    clock = ManualClock()
+    app = App(clock=clock)
+    job = app.task(name="f")(lambda: None).enqueue()
+    line = app._home.queue_of("default").edge.store.ends(job.id)
+    waiting = Running(job.result)
+    eventually(lambda: len(line) == 1)
+    app.close()
+    eventually(lambda: waiting.is_over, clock=clock)
+    with pytest.raises(Closed, match="what was in its memory is gone"):
+        waiting.result()
+
+
+@pytest.mark.parametrize("private", [True, False])
+@pytest.mark.parametrize("on_a_loop", [False, True])
+def test_a_pool_whose_app_was_closed_before_it_started_says_so(
+    make_app: MakeApp, private: bool, on_a_loop: bool
+) -> None:
+    app = App() if private else make_app()
+    app.task(name="f")(lambda: 1)
+
+    async def start() -> None:
+        await pool.start()
+
+    pool: Any = app.aworkers(1) if on_a_loop else app.workers(1)
+    app.close()
+    with pytest.raises(Closed, match="the store of this pool was closed before the pool was started"):
+        asyncio.run(start()) if on_a_loop else pool.start()
+    with app.workers(1):
+        assert app.find("f").enqueue().result(WAIT_S) == 1
+    app.close()
+
+
+@pytest.mark.parametrize("private", [True, False])
+def test_an_app_that_is_closed_beside_its_pool_finds_the_pools_store_again(
+    make_app: MakeApp, private: bool
+) -> None:
+    app = App() if private else make_app()
+    task = app.task(name="f")(lambda: 1)
+    with app.workers(1):
+        first = task.enqueue()
+        app.close()
+        assert task.enqueue().result(WAIT_S) == 1
+        assert first.result(WAIT_S) == 1
+    app.close()
 
 
 @pytest.mark.parametrize("on_a_loop", [False, True])

@@ -14,7 +14,8 @@ from tests.support.waiting import eventually, let_time_pass
 from tests.tasks import roles
 from tests.tasks.conftest import apps
 from ulak import App, ResultTimeout, StorageUnavailable
-from ulak.testing import ManualClock
+from ulak.taskqueue import TaskQueue
+from ulak.testing import Jobs, ManualClock
 from ulak.unserved import Unserved
 
 
@@ -147,6 +148,40 @@ def test_closing_the_app_ends_the_looking(app: App, clock: ManualClock, caplog) 
     eventually(lambda: clock.sleepers == 1)
     app.close()
     eventually(lambda: not watchers())
+    assert warnings(caplog) == []
+
+
+def test_a_look_that_comes_as_the_app_is_closed_does_not_open_it_again(
+    app: App, clock: ManualClock, caplog, monkeypatch
+) -> None:
+    noop(app).enqueue()
+    handle, closes = app._home.queue_of("mail"), iter([app.close])
+    is_on = TaskQueue.is_on
+
+    def close_then(self: TaskQueue, store: Any) -> bool:
+        answer = is_on(self, store)
+        # Between that answer and the look.
+        for close in closes:
+            close()
+        return answer
+
+    monkeypatch.setattr(TaskQueue, "is_on", close_then)
+    eventually(lambda: clock.sleepers == 1)
+    let_time_pass(clock, 10.0, sleepers=1)
+    eventually(lambda: not watchers())
+    assert handle.is_closed
+    assert app._home._store is None
+    assert warnings(caplog) == []
+
+
+def test_a_job_is_not_looked_for_in_the_store_of_a_test(app: App, clock: ManualClock, caplog) -> None:
+    task = noop(app)
+    task.enqueue()
+    eventually(lambda: clock.sleepers == 1)
+    with Jobs():
+        task.enqueue()
+        let_time_pass(clock, 10.0, sleepers=1)
+        eventually(lambda: not watchers())
     assert warnings(caplog) == []
 
 

@@ -81,9 +81,9 @@ def test_a_thread_that_opens_a_queue_as_a_test_begins_and_the_test_do_not_wait_f
             assert goes_on.wait(WAIT_S)
             return find()
 
-        def let_go_on() -> Any:
+        def let_go_on(store: Any) -> Any:
             goes_on.set()
-            return lay_aside()
+            return lay_aside(store)
 
         q.found_by(find_late)
         monkeypatch.setattr(q, "lay_aside", let_go_on)
@@ -191,3 +191,76 @@ def test_a_pool_of_threads_works_on_the_tests_store_too(app: App, jobs: Jobs) ->
     with app.workers(2):
         assert double.enqueue(2).result(timeout=20) == 4
     assert len(jobs.enqueued(double)) == 1
+
+
+def test_an_url_that_a_test_sets_is_what_it_was_after_the_test(tmp_path: Path) -> None:
+    opened, unopened = App("memory://"), App("memory://")
+    opened.queue("default").enqueue(b"")
+    before = opened.queue("default")
+    with Jobs() as jobs:
+        for app in (opened, unopened):
+            app.url = f"sqlite:///{tmp_path}/jobs.db"
+            app.queue("default").enqueue(b"")
+        # Of one URL, they share a store.
+        assert jobs.counts("default").ready == 2
+    assert [app.url for app in (opened, unopened)] == ["memory://"] * 2
+    assert opened.queue("default") is before
+    assert [app.queue("default").counts().ready for app in (opened, unopened)] == [1, 0]
+    assert list(tmp_path.iterdir()) == []
+    opened.close()
+    unopened.close()
+
+
+def test_what_is_opened_while_a_test_begins_is_on_the_tests_store(monkeypatch: pytest.MonkeyPatch) -> None:
+    late = App("memory://late")
+
+    @late.task(name="note")
+    def note() -> None: ...
+
+    lay_aside = late._home.lay_aside
+
+    def after_another_thread_has_used_it() -> Any:
+        Running(note.enqueue).result()
+        return lay_aside()
+
+    monkeypatch.setattr(late._home, "lay_aside", after_another_thread_has_used_it)
+    q = late.queue("default")
+    with Jobs() as jobs:
+        assert len(jobs.enqueued(note)) == 1
+        note.enqueue()
+        assert q.counts().ready == 2
+    assert q.counts().total == 0
+    assert note.enqueue().id == 1
+    late.close()
+
+
+def test_jobs_that_are_left_in_another_order_leave_every_app_as_it_was() -> None:
+    app, one, two = App("memory://"), Jobs(), Jobs()
+    app.queue("default").enqueue(b"")
+    one.__enter__()
+    app.queue("default").enqueue(b"")
+    two.__enter__()
+    app.queue("default").enqueue(b"")
+    one.__exit__(None, None, None)
+    # Who was entered last stays.
+    app.queue("default").enqueue(b"")
+    assert len(two.enqueued()) == 2
+    two.__exit__(None, None, None)
+    assert app.queue("default").counts().ready == 1
+    other = App("memory://")
+    other.queue("default").enqueue(b"")
+    assert [len(jobs.enqueued()) for jobs in (one, two)] == [1, 2]
+    other.close()
+    app.close()
+
+
+def test_jobs_may_be_entered_again_once_they_are_left_and_begin_with_nothing() -> None:
+    app, jobs = App("memory://"), Jobs()
+    for _ in range(2):
+        with jobs:
+            app.queue("default").enqueue(b"")
+            assert len(jobs.enqueued()) == 1
+            with pytest.raises(ArgumentError, match="was entered already"):
+                jobs.__enter__()
+    assert app.queue("default").counts().total == 0
+    app.close()

@@ -471,6 +471,11 @@ class MemoryStore:
         """Where waiters of this process stand."""
         return self._shelf(queue).lines[until]
 
+    @exclusive
+    def number_after(self, last_id: int) -> None:
+        """Give no job an id up to this one."""
+        self.jobs.last_id = max(self.jobs.last_id, last_id)
+
     def ends(self, job_id: int) -> Line:
         """Where waiters of this process stand for the end of one job."""
         return self.awaited.line(job_id)

@@ -99,24 +99,34 @@ class BasePool:
     def _begin(self, loop: asyncio.AbstractEventLoop | None) -> Flow[None]:
         if self._hands is not None:
             raise Closed("this pool was started already; a pool runs once, make a new one")
+        # The store stays open while the pool runs, whoever closes a queue on it meanwhile.
+        self._opened.join()
+        try:
+            yield from self._prepare()
+            hands = self._hands_on(loop)
+        except BaseException:
+            self._opened.close_handle()
+            raise
+        self._hands = hands
+        try:
+            self._start_all(hands)
+        except BaseException:
+            # Also when the system gives no more threads: what was started must not go on alone.
+            yield from self._end(self._crew.shutdown(0.0, hands))
+            raise
+
+    def _prepare(self) -> Flow[None]:
         # Jobs of tasks have policies of their own.
         if None in self._handler.tasks:
             yield from self._store_policy()
         yield from self._crew.tally.begin()
+
+    def _hands_on(self, loop: asyncio.AbstractEventLoop | None) -> AnyHands:
         # On a pool's loop an `async def` handler runs itself; threads have it run on the caller's.
         self._handler.open(None if self._handler.is_async else loop)
         if self._handler.is_async:
-            self._hands = LoopHands(self._edge, self._crew, self._handler, loop)
-        else:
-            self._hands = ThreadHands(self._edge, self._crew, self._handler)
-        # The store stays open while the pool runs, whoever closes a queue on it meanwhile.
-        self._opened.open_handle()
-        try:
-            self._start_all(self._hands)
-        except BaseException:
-            # Also when the system gives no more threads: what was started must not go on alone.
-            yield from self._end(self._crew.shutdown(0.0, self._hands))
-            raise
+            return LoopHands(self._edge, self._crew, self._handler, loop)
+        return ThreadHands(self._edge, self._crew, self._handler)
 
     def _end(self, ending: Flow[Report]) -> Flow[Report]:
         """Run a drain or a shutdown; the first one to end lets go of the store."""
