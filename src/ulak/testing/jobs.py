@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
+import itertools
 import threading
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -49,6 +50,9 @@ TICKS_MAX = 100_000
 DRAW = 0.999
 """What random draws are in tests: a retry waits as long as its backoff lets it, so `advance` can tell."""
 
+_active: list[Jobs] = []
+_active_lock = threading.RLock()
+
 _TICK_STEP_S = 1e-6
 _DONE = (State.SUCCEEDED, State.CANCELLED)
 
@@ -70,20 +74,36 @@ class Jobs:
         self._plan = CrashPlan()
         self._is_draining = False
         self._before = Home.stand_in
+        self._is_left = False
         self._laid_aside: dict[App, Callable[[], None]] = {}
 
     def __enter__(self) -> Self:
-        self._before = Home.stand_in
-        if sum(bool(app.schedules) for app in all_apps()) > 1:
-            # Some may be of tests that are over, and their ticks are nobody's any more.
-            gc.collect()
-        self._laid_aside = {app: app._home.lay_aside() for app in all_apps()}  # noqa: SLF001 - for this
-        Home.stand_in = self._store_of
+        with _active_lock:
+            if self in _active:
+                raise ArgumentError("this Jobs was entered already; make another one")
+            _active.append(self)
+            self._is_left, self._stores, self._workers = False, {}, {}
+            # First, so that nobody opens an App's own store who comes in between.
+            self._before, Home.stand_in = Home.stand_in, self._store_of
+            if sum(bool(app.schedules) for app in all_apps()) > 1:
+                # Some may be of tests that are over, and their ticks are nobody's any more.
+                gc.collect()
+            self._laid_aside = {app: app._home.lay_aside() for app in all_apps()}  # noqa: SLF001 - for this
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        with _active_lock, contextlib.ExitStack() as ending:
+            self._is_left = True
+            # One that was entered before another and is left before it has to wait for that one's end.
+            left = list(itertools.takewhile(lambda jobs: jobs._is_left, reversed(_active)))  # noqa: SLF001
+            del _active[len(_active) - len(left) :]
+            for jobs in reversed(left):
+                ending.callback(jobs._leave)  # noqa: SLF001 - the same module
+
+    def _leave(self) -> None:
+        """Have every App be as it was when this was entered."""
         Home.stand_in = self._before
         with contextlib.ExitStack() as ending:
             for store in self._stores.values():
