@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import inspect
 import itertools
 import os
@@ -12,7 +11,7 @@ import weakref
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager
 from types import MappingProxyType, TracebackType
-from typing import TYPE_CHECKING, Any, Never, NoReturn, Self, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Never, NoReturn, Self, TypeVar
 
 from ulak import checks, foreign
 from ulak.annotations import is_async
@@ -37,7 +36,7 @@ from ulak.schedules import CatchUpName, Scheduler, Schedules, cron, every
 from ulak.task import CoroutineTask, FunctionTask, Task, TaskSettings, runnable_of
 from ulak.worker.pool import AsyncPool, Pool
 from ulak.worker.refused import Refused
-from ulak.worker.tasks import Around, Runnable, TaskHandler
+from ulak.worker.tasks import Around, Runnable, TaskHandler, around_of
 
 AnyPool = TypeVar("AnyPool", Pool, AsyncPool)
 AnyAround = TypeVar("AnyAround", bound=Callable[[Context], Any])
@@ -229,10 +228,7 @@ class App:
         is the outermost. What it raises is a failed attempt; if it swallows what the function raised, the job
         succeeds without a result.
         """
-        if is_async(around) or inspect.isasyncgenfunction(around):
-            raise ArgumentError("app.around takes a @contextmanager function of a Context, no async one")
-        enter: Any = contextlib.contextmanager(around) if inspect.isgeneratorfunction(around) else around
-        self._arounds.append(cast("Around", enter))
+        self._arounds.append(around_of(around))
         return around
 
     def on(self, subscriber: AnySubscriber) -> AnySubscriber:

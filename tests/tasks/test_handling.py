@@ -774,11 +774,61 @@ def test_what_cannot_go_around_is_refused(app: App) -> None:
     async def two(job: Context) -> Any:
         yield
 
-    for wrong in (one, two):
-        with pytest.raises(ArgumentError, match=r"app\.around takes a @contextmanager"):
+    def nothing(job: Context) -> None:
+        if job.attempt == 1:
+            return
+        print(job)
+
+    def with_next(job: Context, call_next: Any) -> Any:
+        return call_next(job)
+
+    class Plain:
+        def __init__(self, job: Context) -> None: ...
+
+    wrongs: dict[str, Any] = {
+        "one is async": one,
+        "two is async": contextlib.asynccontextmanager(two),
+        "two is async: write it as def": two,
+        "nothing gives none: let it yield once": nothing,
+        "with_next cannot be called so": with_next,
+        "Plain gives none": Plain,
+        "suppress is no function": contextlib.suppress(ValueError),
+        "int is no function": 3,
+    }
+    for why, wrong in wrongs.items():
+        with pytest.raises(ArgumentError, match=rf"app\.around takes a @contextmanager function .*{why}"):
             app.around(wrong)
+    assert app._arounds == []
     with pytest.raises(ArgumentError, match=r"app\.on takes a function of an event, got int"):
         app.on(3)  # type: ignore[type-var]
+
+
+def test_whatever_gives_a_context_manager_goes_around(app: App) -> None:
+    seen: list[str] = []
+
+    class Own:
+        def __init__(self, job: Context) -> None:
+            self.task = job.task
+
+        def __enter__(self) -> None:
+            seen.append(f"class {self.task}")
+
+        def __exit__(self, *_: object) -> None: ...
+
+    class Maker:
+        def __call__(self, job: Context) -> Own:
+            seen.append("object")
+            return Own(job)
+
+    def perhaps(job: Context) -> Any:
+        if job.attempt == 1:
+            return contextlib.nullcontext()
+        return None
+
+    for right in (Own, Maker(), perhaps, functools.partial(lambda name, job: Own(job), "bound")):
+        app.around(right)
+    outcome(app, lambda: None)
+    assert seen == ["class t", "object", "class t", "class t"]
 
 
 def test_subscribers_hear_of_each_job(app: App, style: str) -> None:

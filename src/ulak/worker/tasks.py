@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dis
+import inspect
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import CancelledError
 from contextlib import AbstractContextManager
 from types import CoroutineType
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias, cast
 
 from ulak.arguments import Misfit, Parameters
+from ulak.annotations import function_behind
 from ulak.capture import capture
 from ulak.clock import Clock
 from ulak.context import Context, Control, set_current
@@ -77,6 +80,48 @@ class Runnable(Protocol):
 
 class TaskHandler:
     """Runs each job's task, as `Runs` says.
+
+def around_of(given: object) -> Around:
+    """What an App is given to go on around each job; a function that yields once is taken for one.
+
+    Raises ArgumentError for what can be seen to be no function that gives a context manager.
+    """
+    named = getattr(given, "__name__", type(given).__name__)
+    if not callable(given):
+        raise ArgumentError(f"{_AROUND}, and {named} is no function")
+    behind = function_behind(given)
+    inner = inspect.unwrap(behind)
+    if inspect.iscoroutinefunction(inner) or inspect.isasyncgenfunction(inner):
+        raise ArgumentError(f"{_AROUND}, no async one; {named} is async: write it as def, {_ALIKE}")
+    try:
+        inspect.signature(given).bind(None)
+    except TypeError:
+        raise ArgumentError(f"{_AROUND}, and nothing else; {named} cannot be called so") from None
+    except ValueError:
+        # A builtin that does not say what it takes.
+        pass
+    if inspect.isgeneratorfunction(given):
+        return contextlib.contextmanager(given)
+    if _gives_nothing(behind) or (isinstance(given, type) and not hasattr(given, "__enter__")):
+        raise ArgumentError(f"{_AROUND}; {named} gives none: let it yield once, where the job is to run")
+    return cast("Around", given)
+
+
+_AROUND = "app.around takes a @contextmanager function of a Context"
+_ALIKE = "which goes around async def tasks too"
+
+
+def _gives_nothing(function: Callable[..., Any]) -> bool:
+    """Whether a function can be seen to return nothing but None."""
+    steps = dis.get_instructions(function) if hasattr(function, "__code__") else ()
+    pairs = [(before, step) for before, step in itertools.pairwise(steps) if step.opname in _RETURNS]
+    given = [before if step.opname == "RETURN_VALUE" else step for before, step in pairs]
+    return bool(given) and all(step.opname in _CONSTANTS and step.argval is None for step in given)
+
+
+_RETURNS = ("RETURN_VALUE", "RETURN_CONST")
+_CONSTANTS = ("LOAD_CONST", "RETURN_CONST")
+
 
     by_name: the tasks, by their names and aliases; what is registered later is found too. arounds: likewise.
     """
