@@ -56,8 +56,8 @@ class App:
     """Tasks, and the store that their jobs are in. Making one does no I/O; the first call opens the store.
 
     url: as of `Queue`; `memory://` is a store of the App's own. May be set until the store is opened.
-    queues: names, the first of which is the tasks' unless they say otherwise; a mapping gives each its
-    capacity. To these come the queues of tasks, and a worker serves them in this order.
+    queues: names, the first of which is the tasks' unless they say otherwise (None: "default"); a mapping
+    gives each its capacity. To these come the queues of tasks, and a worker serves them in this order.
     max_attempts, backoff: of jobs whose tasks do not say otherwise. visibility_timeout, retention: as of
     `Queue`. clock: for tests, as `ulak.testing.ManualClock`; all that is open on one URL shares one.
     Raises ConfigError for a URL, ArgumentError for any other argument that cannot be.
@@ -76,7 +76,7 @@ class App:
         self,
         url: str = "memory://",
         *,
-        queues: Iterable[str] | Mapping[str, int | None] = (),
+        queues: Iterable[str] | Mapping[str, int | None] | None = None,
         max_attempts: int = 5,
         visibility_timeout: Duration = 30.0,
         backoff: Backoff = Backoff(),  # noqa: B008 - frozen
@@ -226,7 +226,7 @@ class App:
 
         The same for `def` and `async def` tasks; a function that yields once is taken for one. The first one
         is the outermost. What it raises is a failed attempt; if it swallows what the function raised, the job
-        succeeds without a result.
+        succeeds without a result. Raises ArgumentError for what can be seen to be no such function.
         """
         self._arounds.append(around_of(around))
         return around

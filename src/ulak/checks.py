@@ -157,11 +157,19 @@ def check_attempts(attempts: object) -> int:
 
 
 def check_queues(queues: object) -> dict[str, int | None]:
-    """The queues that an App declares, each with its capacity; else ArgumentError."""
+    """The queues that an App declares, each with its capacity; else ArgumentError. None declares none."""
+    if queues is None:
+        return {}
     if isinstance(queues, Mapping):
-        return {check_queue_name(name): check_capacity(capacity) for name, capacity in queues.items()}
-    named = several(cast("Iterable[object]", queues), "queues is a list of names, or a mapping to capacities")
-    return {check_queue_name(name): None for name in named}
+        declared = {check_queue_name(name): check_capacity(capacity) for name, capacity in queues.items()}
+    else:
+        expected = "queues is a list of names, or a mapping to capacities"
+        declared = {
+            check_queue_name(name): None for name in several(cast("Iterable[object]", queues), expected)
+        }
+    if not declared:
+        raise ArgumentError("queues names none; leave it out, and there is one named 'default'")
+    return declared
 
 
 def check_max_jobs(jobs: object) -> int | None:
@@ -174,9 +182,12 @@ def check_max_jobs(jobs: object) -> int | None:
 def check_served(queues: object) -> tuple[list[str], Mapping[str, int] | None]:
     """The queues that a pool serves, in order, and their weights if they have any; else ArgumentError."""
     weights: Mapping[str, object] = queues if isinstance(queues, Mapping) else {}
-    names = list(cast("Iterable[str]", queues))
-    if isinstance(queues, str) or not names:
-        raise ArgumentError(f"queues is a list of names or a mapping to weights, got {queues!r:.80}")
+    expected = "queues is a list of names or a mapping to weights"
+    names = list(weights or several(cast("Iterable[str]", queues), expected))
+    if not names:
+        raise ArgumentError(f"{expected}, and names none")
+    if not all(isinstance(name, str) for name in names):
+        raise ArgumentError(f"{expected}; a name is a str")
     if len(set(names)) < len(names):
         raise ArgumentError(f"queues names one twice: {', '.join(names)}")
     given: dict[str, int] = {}
