@@ -56,7 +56,8 @@ class Context(msgspec.Struct, eq=False):
         """Finish the job in the transaction that is open on this connection to its store's database.
 
         So the job and what the handler writes there are committed together, or not at all. Commit it before
-        the handler returns: a job that is not finished then is a failed attempt.
+        the handler returns: a job that is not finished then is a failed attempt. What the handler returns is
+        not stored then, as the job has ended before: `result()` gives None.
         Raises LeaseLost if the delivery is not current any more; roll back then. ArgumentError for a
         connection that cannot be joined, and in a memory store, which has no transactions.
         """

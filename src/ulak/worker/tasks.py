@@ -7,14 +7,15 @@ import contextlib
 import dis
 import inspect
 import itertools
+import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import CancelledError
 from contextlib import AbstractContextManager
 from types import CoroutineType
 from typing import Any, Protocol, TypeAlias, cast
 
-from ulak.arguments import Misfit, Parameters
 from ulak.annotations import function_behind
+from ulak.arguments import Misfit, Parameters
 from ulak.capture import capture
 from ulak.clock import Clock
 from ulak.context import Context, Control, set_current
@@ -35,7 +36,9 @@ Around: TypeAlias = Callable[[Context], AbstractContextManager[Any]]
 NO_LOOP_S = 1.0
 """How long a job waits that found no event loop to run on."""
 
+_log = logging.getLogger("ulak")
 _numbers = itertools.count(1)
+_have_lost_results: set[str] = set()
 
 
 class Runnable(Protocol):
@@ -78,9 +81,6 @@ class Runnable(Protocol):
         """How long to wait before the next attempt, where that is a function."""
 
 
-class TaskHandler:
-    """Runs each job's task, as `Runs` says.
-
 def around_of(given: object) -> Around:
     """What an App is given to go on around each job; a function that yields once is taken for one.
 
@@ -122,6 +122,9 @@ def _gives_nothing(function: Callable[..., Any]) -> bool:
 _RETURNS = ("RETURN_VALUE", "RETURN_CONST")
 _CONSTANTS = ("LOAD_CONST", "RETURN_CONST")
 
+
+class TaskHandler:
+    """Runs each job's task, as `Runs` says.
 
     by_name: the tasks, by their names and aliases; what is registered later is found too. arounds: likewise.
     """
@@ -319,6 +322,13 @@ async def _acall_in_time(task: Runnable, context: Context, called: Arguments) ->
 def _finished(task: Runnable, context: Context, result: object) -> Ending:
     """How a delivery ends whose function has returned. Raises what makes it a failure."""
     body = None if result is None else task.parameters.encode_result(result)
+    if body is not None and context.acked and task.name not in _have_lost_results:
+        _have_lost_results.add(task.name)
+        _log.warning(
+            "task %s: what it returns is not stored, since context.ack(connection=) has finished its job "
+            "before; keep it in that transaction, in a table of yours (said once)",
+            task.name,
+        )
     if context.timed_out:
         raise TimeoutError
     return DONE if body is None else Done(body)
