@@ -264,3 +264,18 @@ def test_jobs_may_be_entered_again_once_they_are_left_and_begin_with_nothing() -
                 jobs.__enter__()
     assert app.queue("default").counts().total == 0
     app.close()
+
+
+def test_an_app_that_moves_to_another_url_in_a_test_is_drained_there() -> None:
+    app = App("memory://here")
+
+    @app.task
+    def note() -> None: ...
+
+    with Jobs() as jobs:
+        note.enqueue()
+        assert jobs.drain() == 1
+        app.close()
+        app.url = "memory://there"
+        note.enqueue()
+        assert jobs.drain() == 1

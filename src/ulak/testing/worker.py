@@ -94,9 +94,9 @@ class StepWorker:
         arounds = [*made._arounds, self._let_out]  # noqa: SLF001 - as above
         self.handler = TaskHandler(made.by_name, arounds, made.clock)
 
-    def _version_now(self) -> tuple[int, ...]:
+    def _version_now(self) -> tuple[object, ...]:
         app = self._app
-        return len(app.tasks), len(app.queues), len(app.schedules), len(app._arounds)  # noqa: SLF001 - as above
+        return app.url, len(app.tasks), len(app.queues), len(app.schedules), len(app._arounds)  # noqa: SLF001 - as above
 
     @property
     def is_outdated(self) -> bool:
