@@ -11,6 +11,7 @@ import threading
 import pytest
 
 from tests.support.pools import AT_ONCE, KINDS, LEASE_S, Gate, causes, of_kind, threads_of
+from tests.support.stores import refuse
 from tests.support.threads import Running
 from tests.support.waiting import WAIT_S, eventually, let_time_pass
 from ulak import (
@@ -22,6 +23,7 @@ from ulak import (
     Context,
     Reject,
     Snooze,
+    StorageUnavailable,
     Terminal,
     current_job,
 )
@@ -54,6 +56,28 @@ def test_a_pool_runs_once(make):
     with pytest.raises(Closed):
         pool.start()
     assert pool.size == 0
+
+
+def test_a_pool_whose_store_was_closed_before_it_started_says_what_to_do(make):
+    q = make()
+    pool = q.workers(print, count=1)
+    q.close()
+    with pytest.raises(Closed, match=r"closed before the pool was started\n  start a pool while"):
+        pool.start()
+    assert pool.size == 0
+
+
+def test_a_pool_that_could_not_start_keeps_no_store_open_and_may_be_started_again(make):
+    q, answers = make(), []
+    refuse(q, lambda name, args: answers.pop() if answers else None)
+    opened, pool = q._open(), q.workers(print, count=1)
+    answers.append(StorageUnavailable("away"))
+    with pytest.raises(StorageUnavailable):
+        pool.start()
+    assert (opened._handles, pool.size) == (1, 0)
+    with pool:
+        assert (opened._handles, pool.size) == (2, 1)
+    assert opened._handles == 1
 
 
 @pytest.mark.parametrize("kind", KINDS)
