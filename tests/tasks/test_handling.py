@@ -820,15 +820,20 @@ def test_whatever_gives_a_context_manager_goes_around(app: App) -> None:
             seen.append("object")
             return Own(job)
 
+    class Yielding:
+        def __call__(self, job: Context) -> Iterator[None]:
+            seen.append("yields")
+            yield
+
     def perhaps(job: Context) -> Any:
         if job.attempt == 1:
             return contextlib.nullcontext()
         return None
 
-    for right in (Own, Maker(), perhaps, functools.partial(lambda name, job: Own(job), "bound")):
+    for right in (Own, Maker(), Yielding(), perhaps, functools.partial(lambda name, job: Own(job), "bound")):
         app.around(right)
     outcome(app, lambda: None)
-    assert seen == ["class t", "object", "class t", "class t"]
+    assert seen == ["class t", "object", "class t", "yields", "class t"]
 
 
 def test_subscribers_hear_of_each_job(app: App, style: str) -> None:

@@ -100,7 +100,7 @@ def around_of(given: object) -> Around:
     except ValueError:
         # A builtin that does not say what it takes.
         pass
-    if inspect.isgeneratorfunction(given):
+    if inspect.isgeneratorfunction(behind):
         return contextlib.contextmanager(given)
     if _gives_nothing(behind) or (isinstance(given, type) and not hasattr(given, "__enter__")):
         raise ArgumentError(f"{_AROUND}; {named} gives none: let it yield once, where the job is to run")
