@@ -116,7 +116,7 @@ def test_W5_a_second_stop_ends_the_first_ones_grace_and_leaves_no_job_behind(mak
         gate.entered()
         first = Running(lambda: pool.shutdown(grace=3600))
         eventually(lambda: not pool._crew.taking)
-        assert pool.shutdown(grace=0).released + first.result().released == 1
+        assert pool.shutdown(grace=0).released + first.result(5.0).released == 1
         assert (q.get(job_id).state, q.get(job_id).attempt) == ("ready", 0)
 
 
