@@ -41,6 +41,16 @@ first.enqueue(1, job=None)  # refused
 afirst.enqueue("x")  # refused
 welcome.using(dealy=3)  # refused
 welcome.using(priority="high")  # refused
+welcome.using(delay=b"1s")  # refused
+welcome.using(run_at="tomorrow")  # refused
+welcome.using(queue=3)  # refused
+welcome.using(unique_key=3)  # refused
+welcome.using(idempotency_key=3)  # refused
+welcome.using(expires=b"1h")  # refused
+welcome.using(max_attempts="3")  # refused
+welcome.using(headers={"trace": 1})  # refused
+welcome.using(wait=b"1s")  # refused
+welcome.using(delay="1m", priority=9, unique_key="ada", queue="mail", wait=None).enqueue("ada")
 welcome.using(backoff=lambda attempt, error: 3)  # refused
 job: Job[int] = welcome.enqueue("ada")  # refused
 number: int = fetch.enqueue("x").result()  # refused
@@ -56,6 +66,11 @@ app.workers("8")  # refused
 app.cron(30)  # refused
 app.every(b"30s")  # refused
 app.every(30, catch_up="never")  # refused
+app.cron("* * * * *", catch_up="never")  # refused
+app.cron("* * * * *", catch_up=None)  # refused
+app.cron("* * * * *", tz=3)  # refused
+app.every(30, catch_up="skip")
+app.cron("* * * * *", tz="Europe/Istanbul", catch_up="once")
 app.cron("* * * * *", using={"dealy": 3})  # refused
 app.cron("* * * * *", catch_up="all", using={"unique_key": "k"})
 
