@@ -66,7 +66,7 @@ def test_an_idle_worker_ends_at_the_first_signal(work: Work, number: signal.Sign
 
 
 @SIGNALS
-def test_a_running_job_is_finished_and_nothing_else_is_taken(
+def test_W1_a_running_job_is_finished_and_nothing_else_is_taken(
     work: Work, python: Python, folder: Path, number: signal.Signals
 ) -> None:
     worker = work("hello:app", "--concurrency", "1")
@@ -80,7 +80,7 @@ def test_a_running_job_is_finished_and_nothing_else_is_taken(
     assert [job.state for job in jobs(folder)] == [State.SUCCEEDED, State.READY]
 
 
-def test_what_is_not_finished_within_the_grace_is_handed_back_unspent(
+def test_W2_W3_what_is_not_finished_within_the_grace_is_handed_back_unspent(
     work: Work, python: Python, folder: Path
 ) -> None:
     worker = work("hello:app", "--grace", "10ms")
@@ -93,7 +93,7 @@ def test_what_is_not_finished_within_the_grace_is_handed_back_unspent(
     assert (job.state, job.attempt, job.history[0].cause) == (State.READY, 0, "shutdown")
 
 
-def test_at_a_second_signal_it_hands_back_what_runs_and_ends(
+def test_W5_at_a_second_signal_it_hands_back_what_runs_and_ends(
     work: Work, python: Python, folder: Path
 ) -> None:
     worker = work("hello:app")
