@@ -14,6 +14,13 @@ from unittest import mock
 import msgspec
 
 from tests.sim import pool as sim_pool
+from tests.sim.broken_workers import (
+    lost_ticks,
+    misfits_forgotten,
+    no_halt,
+    no_wait_for_claims,
+    no_wait_for_halted,
+)
 from ulak.core import flows, rules
 from ulak.core.flows import ask
 from ulak.core.job import (
@@ -31,7 +38,18 @@ from ulak.core.job import (
     Verdict,
     Work,
 )
-from ulak.core.store import Change, Delete, Filter, Reprioritise, Settings, Settled, Settlement, Store, Until
+from ulak.core.store import (
+    Change,
+    Delete,
+    Filter,
+    Fired,
+    Reprioritise,
+    Settings,
+    Settled,
+    Settlement,
+    Store,
+    Until,
+)
 from ulak.storage.line import WaitLine
 from ulak.worker.keeper import Keeper
 from ulak.worker.runtime import Crew
@@ -234,6 +252,21 @@ class ExtendLost(Broken):
         return [answer and False for answer in self.store.extend(leases, 0.0, **options)]
 
 
+class FiredTwice(Broken):
+    """Lets every worker win each tick."""
+
+    def fire(self, schedule: str, tick_at: float, queue: str, draft: Draft | None = None) -> Any:
+        answer = self.store.fire(schedule, tick_at, queue, draft)
+        if answer is not Fired.LOST or draft is None:
+            return answer
+        added = self.store.add(queue, [draft])
+        return added if isinstance(added, Full) else added[0]
+
+    def schedules(self) -> dict[str, float]:
+        # As it was a moment ago, as whoever is slow has seen it.
+        return {name: at - 1.0 for name, at in self.store.schedules().items()}
+
+
 class CountedTwice(Broken):
     """Counts each success twice."""
 
@@ -391,13 +424,25 @@ DEFECTS: dict[str, Defect] = {
     "no fence": Defect("stale accepted", 20, NoFence, profile="clock"),
     "the keeper never renews": Defect("ran out", 20, rule=_without("_renew")),
     "the keeper never reclaims": Defect("something is due", 20, rule=_without("_reclaim"), profile="crashes"),
-    "the keeper never promotes": Defect("something is due", 10, rule=_without("_promote"), profile="calm"),
+    "the keeper never promotes": Defect("something is due", 100, rule=_without("_promote"), profile="calm"),
     "priorities are ignored": Defect("came before", 10, LastFirst),
     "a lost lease goes unseen": Defect("does not know", 120, rule=loss_unseen, profile="calm"),
     "a retry loses the job": Defect("lost", 10, RetryLoses),
     "a drain leaves early": Defect("the last drain", 20, rule=hasty_drain, profile="all"),
     "a shutdown forgets to release": Defect("still holds", 30, rule=no_release),
-    "a shutdown overruns its grace": Defect("allowed were", 40, rule=long_grace),
+    "a shutdown overruns its grace": Defect("allowed were", 160, rule=long_grace),
+    "a stopped process leaves its leases behind": Defect(
+        "left in order, and still holds", 10, rule=no_release, profile="deploys"
+    ),
+    "a stop does not wait for claims": Defect("still holds", 200, rule=no_wait_for_claims, profile="deploys"),
+    "a stop hands back what still runs": Defect(
+        "while its handler runs", 200, rule=no_wait_for_halted, profile="deploys"
+    ),
+    "a stop leaves tasks running": Defect("handed it back", 120, rule=no_halt, profile="calm"),
+    "a tick is fired twice": Defect("a tick was fired 2 times", 40, FiredTwice, profile="deploys"),
+    "ticks are left out": Defect("were left out", 120, rule=lost_ticks, profile="deploys"),
+    "jobs that did not fit are forgotten": Defect("no rest", 60, rule=misfits_forgotten, profile="deploys"),
+    "a stop spends attempts": Defect("attempts", 10, NoRefund, profile="deploys"),
     "a refund is forgotten": Defect("attempts", 20, NoRefund),
     "a reclaim ignores that the lease's end has moved": Defect(
         "early reclaim", 120, StaleReclaim, profile="calm"

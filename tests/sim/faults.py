@@ -36,8 +36,24 @@ class Rates(msgspec.Struct, frozen=True):
 
 
 CALM = Rates()
+DEPLOYS = ("deploys", "deploys under fire")
+"""Where pools are processes of `ulak work`, which are stopped and started again and again."""
+
 PROFILES: dict[str, Rates] = {
     "calm": CALM,
+    "deploys": CALM,
+    "deploys under fire": Rates(
+        before=0.01,
+        after=0.01,
+        slow=0.01,
+        late=0.01,
+        freeze=0.004,
+        stop=0.003,
+        kill=0.002,
+        crash=0.004,
+        outage=0.0015,
+        deaf=0.002,
+    ),
     "stalls": Rates(freeze=0.012, stop=0.004, kill=0.006),
     "errors": Rates(
         before=0.02, busy=0.01, after=0.03, twice=0.03, slow=0.02, late=0.02, outage=0.002, kill=0.003

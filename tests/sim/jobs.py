@@ -36,6 +36,9 @@ KINDS = {
     "garbled": 1,
     "strange": 2,
 }
+MISFIT = "misfit"
+"""What its task does not take before the next deploy."""
+
 STRANGE = "a task that no pool here knows"
 CONNOISSEUR = "connoisseur"
 """The worker that knows it."""
@@ -55,8 +58,9 @@ class Script(msgspec.Struct, frozen=True):
 class Maker:
     """Makes jobs, each with a payload that names it and a script for its handler."""
 
-    def __init__(self, rng: random.Random) -> None:
+    def __init__(self, rng: random.Random, *, for_processes: bool) -> None:
         self.scripts: dict[str, Script] = {}
+        self._kinds = {**KINDS, MISFIT: 8, "long": 25} if for_processes else KINDS
         self._rng = rng
         self._made = 0
 
@@ -65,7 +69,7 @@ class Maker:
         rng = self._rng
         self._made += 1
         mark = f"m{self._made}"
-        kind = "fine" if is_child else rng.choices(list(KINDS), list(KINDS.values()))[0]
+        kind = "fine" if is_child else rng.choices(list(self._kinds), list(self._kinds.values()))[0]
         self.scripts[mark] = Script(
             kind=kind,
             run_s=rng.choice((0.0, 0.02, 0.1, 0.4)) if kind != "long" else rng.uniform(1.0, 6.0),
@@ -133,6 +137,8 @@ def perform(stage: Stage, lease: Lease, context: Context) -> Generator[Any, Any,
     if script.kind == "stalls" and context.delivery == 1:
         stage.trouble.stall(lease.lease_s)
         yield from nap(0.0)
+    elif script.kind == MISFIT and not stage.is_calm:
+        return stage.misfit
     elif script.kind == "crashes its process" and is_early:
         yield from stage.trouble.crash_here()
     elif script.kind == "kills its worker":

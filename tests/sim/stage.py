@@ -11,8 +11,8 @@ from typing import Any
 
 import msgspec
 
-from tests.sim import people
-from tests.sim.faults import PROFILES, Faults
+from tests.sim import people, service
+from tests.sim.faults import DEPLOYS, PROFILES, Faults
 from tests.sim.front import Front
 from tests.sim.home import Home, SimSignal
 from tests.sim.jobs import Maker
@@ -28,6 +28,7 @@ from ulak.core.flows import Call, Sleep
 from ulak.core.job import OPEN
 from ulak.core.store import Change, Filter, Settings
 from ulak.local import Producer, View
+from ulak.schedules import SCHEDULE_HEADER, TICK_HEADER, moment
 from ulak.storage.memory import MemoryStore
 
 STEPS = 500
@@ -41,11 +42,24 @@ LEAVE_S = 15.0
 """How long handlers that were left behind may still run in the end."""
 
 POLL_S = 0.25
+LAG_S = 0.02
+RUNS_ON_S = 0.3
+"""How long a task of an event loop may run on after its job was handed back."""
+
 STRATEGIES = ("uniform", "sticky", "ranks")
-PROFILE_WEIGHTS = {"calm": 20, "stalls": 20, "errors": 20, "clock": 8, "crashes": 16, "all": 16}
+PROFILE_WEIGHTS = {
+    "calm": 12,
+    "stalls": 12,
+    "errors": 12,
+    "clock": 6,
+    "crashes": 10,
+    "all": 14,
+    "deploys": 20,
+    "deploys under fire": 14,
+}
 PACES_S = (0.0004, 0.004, 0.02)
 NO_POLL = ("calm", "stalls", "clock")
-BUSY = ("producer", "consumer", "manager", "reaper", "operator", "observer", "wire")
+BUSY = ("producer", "consumer", "manager", "supervisor", "reaper", "operator", "observer", "wire")
 
 Break = Callable[[Any], Any]
 
@@ -80,7 +94,8 @@ class Stage:
         drawn = plan.choices(list(PROFILE_WEIGHTS), list(PROFILE_WEIGHTS.values()))[0]
         self.profile = profile or drawn
         self.rng = random.Random(f"people {seed}")
-        self.maker = Maker(random.Random(f"jobs {seed}"))
+        self.has_processes = self.profile in DEPLOYS
+        self.maker = Maker(random.Random(f"jobs {seed}"), for_processes=self.has_processes)
         self.calm, self.over = SimSignal(), SimSignal()
         self.is_calm = self.is_over = False
         self.known_ids: list[int] = []
@@ -88,6 +103,7 @@ class Stage:
         self.views: list[tuple[Home, View]] = []
         self.pools: list[SimPool] = []
         self.keepers: dict[str, Actor] = {}
+        self.processes: dict[str, service.Process] = {}
         self.capacities: dict[str, int | None] = {}
         self._plan = plan
         self._breaks = breaks
@@ -101,6 +117,8 @@ class Stage:
             pace_s=plan.choice(PACES_S),
             traced=traced,
         )
+        if self.profile == "deploys":
+            self.world.lag_s = plan.choice((0.0, LAG_S, LAG_S))
         self.watch = Watch(self)
         self.world.on_call = self.watch.called
         self.world.on_jump = self.watch.jumps
@@ -108,7 +126,9 @@ class Stage:
         self.world.on_over = self._note_over
         self.trouble = Trouble(self)
         self.world.on_disturb = self.trouble.strike
-        self.has_several_homes = self.profile == "crashes" or (self.profile == "all" and plan.random() < 0.7)
+        self.has_several_homes = self.profile in ("crashes", *DEPLOYS) or (
+            self.profile == "all" and plan.random() < 0.7
+        )
         self.has_short_ways = self.profile in NO_POLL and breaks is None
         # Where every wake-up arrives, nobody looks by himself.
         self.poll_s = None if self.profile in NO_POLL else POLL_S
@@ -138,9 +158,12 @@ class Stage:
             self.capacities[queue] = plan.choice((None, 1, 2, 8))
             backoff = plan.choice((None, Backoff(base=0.05, cap=1.0), Backoff(base=0.5, cap=4.0)))
             self.bare.declare(queue, Settings(capacity=self.capacities[queue], backoff=backoff))
-        homes = [self._new_home() for _ in range(plan.choice((2, 3)) if self.has_several_homes else 1)]
+        homes = [self.new_home() for _ in range(plan.choice((2, 3)) if self.has_several_homes else 1)]
+        self.schedules = service.schedules_of(self, plan) if self.has_processes else []
+        for _ in range(plan.choice((2, 3)) if self.has_processes else 0):
+            self._spawn("supervisor", self.world.net, self.queues[0], service.supervisor, rounds=12)
         for queue in self.queues:
-            for home in (homes * 2)[: plan.choice((1, 2))]:
+            for home in () if self.has_processes else (homes * 2)[: plan.choice((1, 2))]:
                 self._spawn("manager", home, queue, people.manager, rounds=3)
             for _ in range(plan.choice((1, 2, 3))):
                 home, jobs = plan.choice(homes), plan.randint(3, 14)
@@ -158,28 +181,57 @@ class Stage:
         actor.is_task = self.rng.random() < 0.3
         return actor
 
-    def _new_home(self) -> Home:
+    def new_home(self) -> Home:
+        """A new process."""
         name = f"home{len(self.world.homes)}"
         return self.world.home(name, has_own_lines=self.has_several_homes, poll_s=self.poll_s)
 
-    def pool(self, home: Home, queue: str) -> SimPool:
-        """A new pool, not started yet."""
+    def work_pool(self, home: Home) -> SimPool:
+        """A new pool of a process of `ulak work`, not started yet."""
+        rng = self.rng
+        queues = rng.sample(self.queues, len(self.queues))
+        # No process may be the only one for ever that serves a queue.
+        kind = rng.choice(("threads", "threads", "tasks", "processes"))
         pool = SimPool(
             self,
             home,
-            queue,
-            worker=f"{home.name}.{queue}.pool{len(self.pools) + 1}",
-            count=self.rng.choice((1, 2, 3)),
-            lease_s=self.rng.choice((0.3, 1.0, 3.0)),
-            are_tasks=self.rng.random() < 0.4,
+            queues,
+            worker=f"{home.name}.pool{len(self.pools) + 1}",
+            count=rng.choice((1, 2, 3)),
+            lease_s=rng.choice((1.0, 3.0)),
+            are_tasks=kind == "tasks",
+            turns={queue: rng.choice((1, 3)) for queue in queues} if rng.random() < 0.4 else None,
+            jobs_max=rng.choice((1, 3, 8)) if rng.random() < 0.2 else None,
+            can_halt=kind == "processes",
+            schedules=self.schedules,
+            runs_on_s=service.RUNS_ON_S,
         )
         self.pools.append(pool)
         return pool
 
-    def restart(self) -> None:
+    def pool(self, home: Home, queue: str, *, has_duties: bool = False) -> SimPool:
+        """A new pool, not started yet. has_duties: it brings back jobs that did not fit before."""
+        are_tasks = self.rng.random() < 0.4
+        pool = SimPool(
+            self,
+            home,
+            [queue],
+            worker=f"{home.name}.{queue}.pool{len(self.pools) + 1}",
+            count=self.rng.choice((1, 2, 3)),
+            lease_s=self.rng.choice((0.3, 1.0, 3.0)),
+            are_tasks=are_tasks,
+            schedules=() if has_duties else None,
+            runs_on_s=RUNS_ON_S if are_tasks else None,
+        )
+        self.pools.append(pool)
+        return pool
+
+    def restart(self, home: Home) -> None:
         """Somebody starts a process in the place of one that crashed, with a pool for some queue."""
+        if home.name in self.processes:
+            return
         actor = self._spawn(
-            "manager", self._new_home(), self.rng.choice(self.queues), people.manager, rounds=2
+            "manager", self.new_home(), self.rng.choice(self.queues), people.manager, rounds=2
         )
         actor.frozen_until = self.world.clock.now + self.rng.choice((0.1, 1.0))
 
@@ -189,6 +241,9 @@ class Stage:
 
     def die(self) -> None:
         """The outcome of a handler that takes its worker along."""
+
+    def misfit(self) -> None:
+        """The outcome of a job whose task does not take its arguments."""
 
     def _note_over(self, actor: Actor) -> None:
         self._changed.set()
@@ -267,6 +322,9 @@ class Stage:
             report = yield from pool.end("drain", None, 30.0)
             if report.drained:
                 self.watch.done(pool, report)
+                if self.bare.scan(Filter(queue=pool.crew.label, refused=True), limit=1):
+                    # One was held after the first look, and the next is far off: here comes another deploy.
+                    fresh.append((yield from self._start_fresh(pool.crew.label)))
             else:
                 # A handler whose job was deleted under it may enqueue after the drain; the report is honest.
                 fresh.append((yield from self._start_fresh(pool.crew.label)))
@@ -302,8 +360,8 @@ class Stage:
 
     def _start_fresh(self, queue: str) -> Steps:
         alive = [home for home in self.world.homes if home.is_alive and home is not self.world.net]
-        home = self._new_home() if self.has_several_homes else alive[0]
-        pool = self.pool(home, queue)
+        home = self.new_home() if self.has_several_homes else alive[0]
+        pool = self.pool(home, queue, has_duties=self.has_processes)
         yield from pool.start()
         return pool
 
@@ -316,7 +374,7 @@ class Stage:
         done = judge([*world.done.lines, *stored], capacity=self.capacities)
         heard = judge([*world.told.lines, *stored], capacity=self.capacities)
         self.seen["killed its worker, and is dead"] = self._poisoned(stored)
-        problems = list(world.problems)
+        problems = [*world.problems, *self._wrong_ticks()]
         for name, verdict in (("done", done), ("told", heard)):
             problems += [f"{name}: {kind}: job {job}: {text}" for kind, job, text in verdict.problems]
         return Result(
@@ -331,6 +389,28 @@ class Stage:
             history=encoded([*world.told.lines, *world.done.lines, *stored]),
             trace=world.trace or [],
         )
+
+    def _wrong_ticks(self) -> Iterator[str]:
+        """A tick fired twice, or left out where all are to be; one without its job, or a job without it."""
+        fired = self.watch.fired
+        self.seen["fired"] += fired.total()
+        told = {(name, moment(at)) for name, at in fired}
+        totals = [self.bare.counts([queue])[queue].totals for queue in self.queues]
+        jobs = [job for queue in self.queues for job in self.bare.scan(Filter(queue=queue), limit=100_000)]
+        stored = Counter(
+            (job.headers[SCHEDULE_HEADER], job.headers[TICK_HEADER])
+            for job in jobs
+            if job.headers is not None and SCHEDULE_HEADER in job.headers
+        )
+        yield from (f"a tick was fired {n} times: {tick}" for tick, n in (fired | stored).items() if n > 1)
+        if not any(of.pruned or of.deleted for of in totals) and (odd := told ^ stored.keys()):
+            yield f"ticks without a job, or jobs without a tick: {sorted(odd)[:3]}"
+        for schedule in self.schedules:
+            began_at = self.watch.began.get(schedule.name, 0.0)
+            ticks = sorted(at for name, at in fired if name == schedule.name and at > began_at)
+            following = [schedule.rule.next_after(at) for at in [began_at, *ticks[:-1]]]
+            if schedule.catch_up == "all" and ticks and following != ticks:
+                yield f"ticks of {schedule.name} were left out: {ticks}"
 
     def _poisoned(self, stored: list[Line]) -> int:
         scripts = self.maker.scripts

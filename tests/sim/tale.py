@@ -45,7 +45,8 @@ class Tale:
         told = {name[5:]: said.pop(name) for name in list(said) if name.startswith("told_")}
         who, t = said.pop("who", "ada"), said.pop("t", self.now)
         self._calls += 1
-        self.lines.append(Asked(who=who, n=self._calls, t=t, op=op, queue="q", **said))
+        said.setdefault("queue", "q")
+        self.lines.append(Asked(who=who, n=self._calls, t=t, op=op, **said))
         if answer != "killed":
             until = t + 1.0 if until is None else until
             told = told if answer == "ok" else {}

@@ -213,9 +213,9 @@ def test_a_delivery_after_the_end_is_a_problem():
 
 
 def test_a_delivery_that_went_to_nobody_is_skipped_unless_a_claim_was_never_answered():
-    def tale(answer: str) -> Tale:
+    def tale(answer: str, queues: str = "q") -> Tale:
         tale = told("put")
-        tale.call("claim", answer=answer)
+        tale.call("claim", answer=answer, queue=queues)
         tale.end(cause="lost", crashed=True)
         tale.hand(delivery=2)
         tale.end(delivery=2)
@@ -225,6 +225,8 @@ def test_a_delivery_that_went_to_nobody_is_skipped_unless_a_claim_was_never_answ
     assert tale("ok").judged(at_rest=False).kinds == ["skipped"]
     assert tale("ok").judged().kinds == ["skipped"]
     assert tale(UNKNOWN).judged().kinds == []
+    assert tale(UNKNOWN, "mail,q").judged().kinds == []
+    assert tale(UNKNOWN, "mail").judged().kinds == ["skipped"]
 
 
 def test_a_last_delivery_that_went_to_nobody_is_skipped():

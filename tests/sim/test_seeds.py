@@ -9,7 +9,7 @@ from collections import Counter
 
 import pytest
 
-from tests.sim.faults import PER_CALL, PER_STEP
+from tests.sim.faults import PER_CALL, PER_STEP, PROFILES
 from tests.sim.stage import STEPS, Result, simulate
 
 BATCHES = 2
@@ -23,9 +23,14 @@ SEEN = (
     "cut off by an end",
     "duplicate",
     "full",
+    "ended by undecodable",
+    "fired",
     "full in the end",
+    "hurried by a second signal",
+    "killed by a halt",
     "left as all was done",
     "stale",
+    "stopped by a signal",
     "stored as cancelled",
     "stored as dead",
     "stored as expired",
@@ -57,7 +62,7 @@ def test_no_seed_has_a_problem_and_every_fault_strikes(batch):
     assert [name for name in SEEN if not seen[name]] == []
 
 
-@pytest.mark.parametrize("profile", ["calm", "stalls", "errors", "clock", "crashes", "all"])
+@pytest.mark.parametrize("profile", PROFILES)
 def test_one_seed_is_one_history_byte_for_byte(profile):
     first, second = simulate(7, profile=profile), simulate(7, profile=profile, traced=True)
     assert first.history == second.history

@@ -83,7 +83,7 @@ class Trouble:
         home = self._rng.choice(self._homes())
         self._world.crash(home)
         self._crashes += 1
-        self._stage.restart()
+        self._stage.restart(home)
         return True
 
     def _may_crash(self) -> bool:
@@ -131,7 +131,7 @@ class Trouble:
             self._faults.struck["crashing handler"] += 1
             self._crashes += 1
             self._world.doom(actor.home)
-            self._stage.restart()
+            self._stage.restart(actor.home)
             yield Sleep(SimSignal(), None)
 
     # The end of all faults

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -12,14 +13,15 @@ from tests.sim.jobs import CONNOISSEUR, STRANGE, nap
 from tests.sim.world import Actor, Steps
 from ulak.context import Context
 from ulak.core.flows import LOOK_AGAIN_S, Sleep
-from ulak.core.job import OPEN, Cause, Counts, Dead, Job, Lease, Outcome, Retry, State, Verdict
-from ulak.core.store import Delete, Filter, Settled, Settlement, Until
+from ulak.core.job import OPEN, Cause, Counts, Dead, Duplicate, Job, Lease, Outcome, Retry, State, Verdict
+from ulak.core.store import Delete, Filter, Fired, Settled, Settlement, Until
 from ulak.worker.keeper import RENEWALS_PER_LEASE
 from ulak.worker.report import Report
-from ulak.worker.runtime import Crew
+from ulak.worker.runtime import HALT_S, Crew
 
 if TYPE_CHECKING:
     from tests.sim.pool import SimPool
+    from tests.sim.service import Process
     from tests.sim.stage import Stage
 
 AFTER_FAULTS_S = 2 * LOOK_AGAIN_S + 0.5
@@ -39,13 +41,16 @@ ORDER_LOOKS = 3
 
 
 class Run(msgspec.Struct, gc=False):
-    """A handler that runs. lost_at: when its delivery was ended by somebody else."""
+    """A handler that runs. runs_on_s: how long it may do so once its job was handed back at `handed_back_at`;
+    lost_at: when its delivery was ended by somebody else."""
 
     actor: Actor
     crew: Crew
     claimed_at: float
     started_at: float
+    runs_on_s: float | None
     lost_at: float | None = None
+    handed_back_at: float | None = None
 
 
 class Look(msgspec.Struct, frozen=True, gc=False):
@@ -66,6 +71,11 @@ class Watch:
         self._since: dict[tuple[str, str], float] = {}
         self._last_look: dict[str, Look] = {}
         self._claims = 0
+        # Which process took a delivery, where it was one of `ulak work`.
+        self._taken_by: dict[tuple[int, int], Process] = {}
+        self.fired: Counter[tuple[str, float]] = Counter()
+        # Until when a schedule's ticks are nobody's: it began then. Two workers may both begin it.
+        self.began: dict[str, float] = {}
 
     # What the store did
 
@@ -81,6 +91,8 @@ class Watch:
                 self._handed_out(answer[1])
             case "add":
                 self._forget("room", args[0])
+            case "fire":
+                self._fired(args[0], args[1], args[2], answer)
             case "counts":
                 self._counted()
             case "amend" if isinstance(args[1], Delete):
@@ -89,13 +101,24 @@ class Watch:
                         run.lost_at = self._stage.world.clock.now
 
     def _handed_out(self, leases: Sequence[Lease]) -> None:
+        actor = self._stage.world.current
+        process = None if actor is None else self._stage.processes.get(actor.home.name)
         for lease in leases:
             self._claimed_at[lease.id, lease.delivery] = self._stage.world.clock.now
+            if process is not None:
+                self._taken_by[lease.id, lease.delivery] = process
             for what in ("ready", "seats", "time"):
                 self._forget(what, lease.queue)
         self._claims += bool(leases)
         if leases and self._claims % ORDER_LOOKS == 0:
             self._check_order(leases)
+
+    def _fired(self, schedule: str, tick_at: float, queue: str, answer: object) -> None:
+        if isinstance(answer, int) and not isinstance(answer, Duplicate):
+            self.fired[schedule, tick_at] += 1
+            self._forget("room", queue)
+        elif answer is Fired.FIRED:
+            self.began[schedule] = tick_at
 
     def _settled(self, settlements: Sequence[Settlement], answers: Sequence[Settled]) -> None:
         for (lease, verdict), answer in zip(settlements, answers, strict=True):
@@ -114,7 +137,10 @@ class Watch:
             )
 
     def _ended(self, lease: Lease, verdict: Verdict) -> None:
+        self._check_unspent(lease, verdict)
         run = self._runs.get((lease.id, lease.delivery))
+        if run is not None and verdict.cause is Cause.SHUTDOWN:
+            self._handed_back(run, lease)
         if run is None or run.actor is self._stage.world.current:
             return
         run.lost_at = self._stage.world.clock.now
@@ -125,6 +151,22 @@ class Watch:
             self._stage.world.problem(
                 f"{lease} of {run.crew.worker} ran out, though its keeper was well all the time"
             )
+
+    def _check_unspent(self, lease: Lease, verdict: Verdict) -> None:
+        """What a process held that was stopped in order is not lost; its own workers may die of their job."""
+        process, who = self._taken_by.get((lease.id, lease.delivery)), self._stage.world.current
+        if process is None or who is None or who.home is process.home or verdict.cause is not Cause.LOST:
+            return
+        # Reapers take the living for dead.
+        if who.role != "reaper" and process.is_ending_in_order(since=lease.lease_s):
+            self._stage.world.problem(f"{process.name} was stopped in order, and {lease} is spent by that")
+
+    def _handed_back(self, run: Run, lease: Lease) -> None:
+        """A job is handed back whose handler runs: it must not, where it can be ended first."""
+        now = self._stage.world.clock.now
+        run.handed_back_at = now
+        if run.crew.halt is not None and not run.actor.was_hit_since(now - 2 * HALT_S, now):
+            self._stage.world.problem(f"{lease} was handed back by {run.crew.worker} while its handler runs")
 
     def _was_kept(self, run: Run, lease_s: float) -> bool:
         """Whether nothing kept the pool from renewing this lease since it was taken."""
@@ -139,12 +181,12 @@ class Watch:
 
     # Handlers
 
-    def starts(self, lease: Lease, context: Context, crew: Crew) -> None:
+    def starts(self, lease: Lease, crew: Crew, runs_on_s: float | None) -> None:
         """A handler begins."""
         actor, now = self._stage.world.current, self._stage.world.clock.now
         assert actor is not None
         key = lease.id, lease.delivery
-        self._runs[key] = Run(actor, crew, self._claimed_at.get(key, now), now)
+        self._runs[key] = Run(actor, crew, self._claimed_at.get(key, now), now, runs_on_s)
 
     def stops(self, lease: Lease) -> None:
         """It is over, whatever comes of it."""
@@ -153,6 +195,8 @@ class Watch:
     def looks(self, lease: Lease, context: Context) -> None:
         """A handler looks whether it still has its lease: a renewal later it must know that it has not."""
         run = self._runs.get((lease.id, lease.delivery))
+        if run is not None:
+            self._check_runs_on(run, lease)
         if run is None or run.lost_at is None or context.cancelled:
             return
         world, keeper = self._stage.world, self._stage.keepers.get(run.crew.worker)
@@ -165,6 +209,14 @@ class Watch:
             return
         if known_s > limit_s:
             world.problem(f"{lease} was lost {known_s:.2f} s ago, and its handler does not know")
+
+    def _check_runs_on(self, run: Run, lease: Lease) -> None:
+        """Whatever can be ended does not run on for long once its job was handed back."""
+        world, at = self._stage.world, run.handed_back_at
+        if at is None or run.runs_on_s is None or not world.faults.is_calm:
+            return
+        if world.clock.now - at > run.runs_on_s and not run.actor.was_hit_since(at, world.clock.now):
+            world.problem(f"{lease} runs {world.clock.now - at:.2f} s after {run.crew.worker} handed it back")
 
     # Ends of pools
 
@@ -184,10 +236,20 @@ class Watch:
     def ended(self, pool: SimPool, since: float) -> None:
         """A pool has ended: nothing that it held before is held on, and soon nothing at all."""
         world = self._stage.world
-        for lease in self._stage.bare.leased(pool.crew.label, worker=pool.worker):
+        for lease in self._held_by(pool):
             if self._claimed_at.get((lease.id, lease.delivery), since) < since:
                 world.problem(f"{pool.worker} has ended, and still holds {lease}")
         world.spawn(f"{pool.worker}.check", "check", world.net, self._check_ended(pool, since))
+
+    def _held_by(self, pool: SimPool) -> list[Lease]:
+        bare = self._stage.bare
+        return [lease for queue in pool.crew.queues for lease in bare.leased(queue, worker=pool.worker)]
+
+    def left_in_order(self, process: Process) -> None:
+        """A process has ended by itself: it holds nothing, and nothing has cut it off."""
+        assert process.pool is not None
+        if process.is_ending_in_order() and (held := self._held_by(process.pool)):
+            self._stage.world.problem(f"{process.name} has left in order, and still holds {held}")
 
     def _check_ended(self, pool: SimPool, since: float) -> Steps:
         yield from nap(HAND_BACK_S)
@@ -195,7 +257,7 @@ class Watch:
         people = [actor for actor in world.everybody if actor.name.startswith(f"{pool.worker}.")]
         if not pool.home.is_alive or any(actor.was_hit_since(since, world.clock.now) for actor in people):
             return
-        held = self._stage.bare.leased(pool.crew.label, worker=pool.worker)
+        held = self._held_by(pool)
         if held:
             world.problem(f"{pool.worker} has ended, and still holds {held}")
 
@@ -203,7 +265,7 @@ class Watch:
         """Whoever ends a pool may report what he sees once the pool has stopped, and nothing older."""
         world, bare = self._stage.world, self._stage.bare
         match world.current and world.current.doing:
-            case ("end", queue, Crew(stopped=True, worker=worker)):
+            case ("end", queue, Crew(stopped=True, worker=worker, queues=(_,))):
                 look = Look(world.clock.now, world.clock.calendar(), bare.counts([queue])[queue])
                 self._last_look[worker] = look
 
@@ -268,7 +330,7 @@ class Watch:
         if who is None:
             self._since.pop(key, None)
             return
-        since = self._since.setdefault(key, now)
+        since = max(self._since.setdefault(key, now), who.born_at)
         was_lost = now - self._stage.world.faults.lost_at < AFTER_FAULTS_S
         limit_s = slack_s + (AFTER_FAULTS_S if was_lost else self._stage.poll_s or 0.0)
         if until - max(since, who.hit_at) > limit_s:
@@ -284,7 +346,7 @@ class Watch:
         """Somebody who waits for a job; None if somebody may be under way to it."""
         found = None
         for actor in self._stage.world.actors:
-            if actor.doing[:2] not in (("seat", queue), ("deliver", queue)):
+            if not _waits_for_jobs(actor, queue):
                 continue
             if actor.flight is not None or actor.frozen_until > self._stage.world.clock.now:
                 return None
@@ -314,10 +376,19 @@ class Watch:
         """A keeper of this queue that is well; if asked for, of a pool where somebody has left."""
         for pool in self._stage.pools:
             keeper, crew = pool.keeper, pool.crew
-            if crew.label != queue or keeper is None or keeper.is_over or not pool.home.is_alive:
+            if queue not in crew.queues or keeper is None or keeper.is_over or not pool.home.is_alive:
                 continue
             if has_empty_seats and (not crew.taking or crew.size == len(crew.seats)):
                 continue
             if keeper.flight is None and keeper.frozen_until <= self._stage.world.clock.now:
                 return keeper
         return None
+
+
+def _waits_for_jobs(actor: Actor, queue: str) -> bool:
+    match actor.doing:
+        case ("seat", _, Crew(queues=queues)):
+            return queue in queues
+        case ("deliver", name):
+            return bool(name == queue)
+    return False

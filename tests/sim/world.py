@@ -29,6 +29,9 @@ FAIR_STEPS = 60
 LOOK_STEPS = 64
 """Each so many steps somebody looks whether things go on."""
 
+SLOW = 8.0
+"""By how much a slow call of a worker takes longer than others at most."""
+
 HELD_UP_S = 0.05
 """Whoever was kept from going on for longer than this counts as hit by a fault."""
 
@@ -40,13 +43,13 @@ class Killed(BaseException):
 class Flight:
     """A call between its question and its answer."""
 
-    __slots__ = ("answer", "ask", "error", "fault", "is_done", "number", "until")
+    __slots__ = ("answer", "ask", "error", "fault", "is_done", "lag_s", "number", "until")
 
     def __init__(self, ask: Call, number: int | None, fault: str) -> None:
         self.ask = ask
         self.number = number
         self.fault = fault
-        self.until = 0.0
+        self.until = self.lag_s = 0.0
         self.is_done = False
         self.answer: Any = None
         self.error: BaseException | None = None
@@ -78,7 +81,7 @@ class Actor:
         self.hit_at = 0.0
         self.held_up_s = 0.0
         self.is_over = False
-        self.over_at = 0.0
+        self.born_at = self.over_at = 0.0
         self.result: Any = None
         self.error: BaseException | None = None
 
@@ -136,6 +139,9 @@ class World:
         self.on_disturb: Callable[[str], None] = lambda _: None
         self.on_call: Callable[[str, Any, Any], None] = lambda *_: None
         self.pace_s = pace_s
+        # How long a call takes each way at most; no fault.
+        self.lag_s = 0.0
+        self._lags = random.Random(f"lags {seed}")
         self._strategy = strategy
         self._order = random.Random(f"order {seed}")
         self._draws = random.Random(f"draws {seed}")
@@ -159,6 +165,7 @@ class World:
         """A new actor; its first step is taken when it is first on turn."""
         self._numbers += 1
         actor = Actor(self._numbers, name, role, home, steps)
+        actor.born_at = self.clock.now
         self.actors.append(actor)
         self.everybody.append(actor)
         return actor
@@ -320,6 +327,9 @@ class World:
             # Waiters' lines are memory of the process, so looking one up never fails.
             fault = "" if ask.name == "line" or actor.role == "wire" else self.faults.of_call(self.clock.now)
             flight = Flight(ask, number, fault)
+            if not fault and self.lag_s and ask.name != "line":
+                self._lag(actor, flight)
+                return
             if fault:
                 self.faults.strikes(fault, self.clock.now)
                 self.note(f"{actor.name}: fault {fault!r} strikes {ask.name}")
@@ -328,6 +338,9 @@ class World:
                     return
         if not flight.is_done:
             self._take_effect(actor, flight)
+            if flight.lag_s:
+                flight.until = self.clock.now + flight.lag_s
+                return
             if flight.fault == "late":
                 self._hold(actor, flight)
                 return
@@ -337,6 +350,14 @@ class World:
         pause_s = self.faults.pause_s()
         flight.until = self.clock.now + pause_s
         self.hit(actor, pause_s)
+        actor.flight = flight
+
+    def _lag(self, actor: Actor, flight: Flight) -> None:
+        """Let a call take its time on the way there, and on the way back, as every call does."""
+        # Workers stand in line for a store more often than keepers can afford to.
+        most_s = self.lag_s * (SLOW if actor.role == "seat" and self._lags.random() < 0.4 else 1.0)
+        flight.until = self.clock.now + self._lags.random() * most_s
+        flight.lag_s = self._lags.random() * most_s
         actor.flight = flight
 
     def _ask(self, actor: Actor, ask: Call) -> int | None:

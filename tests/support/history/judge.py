@@ -141,7 +141,7 @@ def _wrong_deliveries(job: Job, story: Story, again: Counter[str]) -> Iterator[P
         before = delivery - 1
         if before == 0:
             continue
-        if before not in job.handed and story.blind_claims.get(call.asked.queue, math.inf) > call.t1:
+        if before not in job.handed and story.blind_since(call.asked.queue) > call.t1:
             yield Problem("skipped", job.id, f"delivery {before} went to nobody")
         why, problem = _explained(job, before, call)
         again[why] += 1

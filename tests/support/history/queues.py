@@ -234,4 +234,6 @@ def _queue_of(job: Job) -> str | None:
         return job.stored.queue
     if job.put is not None:
         return job.put[0].asked.queue
-    return next((told[0][0].asked.queue for told in job.handed.values()), None)
+    named = next((told[0][0].asked.queue for told in job.handed.values()), None)
+    # Who claims from several queues does not say of which a job is.
+    return None if named is None or "," in named else named

@@ -35,7 +35,7 @@ from ulak.core.job import (
     Totals,
     Verdict,
 )
-from ulak.core.store import Act, Changed, Edit, Filter, Settled, Settlement, Store
+from ulak.core.store import Act, Changed, Edit, Filter, Fired, Settled, Settlement, Store
 from ulak.errors import StorageUnavailable, UlakError
 
 _MARK_MAX = 64
@@ -98,6 +98,10 @@ def _add(queue: str, drafts: Sequence[Draft], *, known_only: bool = False) -> di
     return {"op": op, "queue": queue, "puts": tuple(map(_put, drafts))}
 
 
+def _fire(_schedule: str, _tick_at: float, queue: str, draft: Draft | None = None) -> dict[str, Any]:
+    return {"op": "fire", "queue": queue, "puts": () if draft is None else (_put(draft),)}
+
+
 def _claim(queues: Sequence[str], limit: int, *, lease_s: float, **_: Any) -> dict[str, Any]:
     return {"op": "claim", "queue": ",".join(queues), "limit": limit, "lease_s": lease_s}
 
@@ -134,6 +138,7 @@ def _amend(
 
 _ASKED: dict[str, Callable[..., dict[str, Any]]] = {
     "add": _add,
+    "fire": _fire,
     "claim": _claim,
     "settle": _settle,
     "turn": _turn,
@@ -151,6 +156,10 @@ def _added(answer: list[int] | Full) -> dict[str, Any]:
     if isinstance(answer, Full):
         return {"answer": "full"}
     return {"ids": tuple((int(job_id), isinstance(job_id, Duplicate)) for job_id in answer)}
+
+
+def _fired(answer: int | Fired | Full) -> dict[str, Any]:
+    return _added([answer]) if isinstance(answer, int) else {"answer": "refused"}
 
 
 def _claimed(leases: list[Lease]) -> dict[str, Any]:
@@ -179,6 +188,7 @@ def _counted(counts: Mapping[str, Counts]) -> dict[str, Any]:
 
 _TOLD: dict[str, Callable[..., dict[str, Any]]] = {
     "add": _added,
+    "fire": _fired,
     "claim": _claimed,
     "settle": _settled,
     "turn": _turned,

@@ -122,6 +122,10 @@ class Story:
             job = self.jobs[job_id] = Job(job_id)
         return job
 
+    def blind_since(self, queues: str) -> float:
+        """When the first claim of one of these queues was asked whose answer is unknown."""
+        return min(self.blind_claims.get(queue, math.inf) for queue in queues.split(","))
+
     def forgets(self, queue: str) -> bool:
         """Whether ended jobs of this queue were removed by retention or by an operator."""
         return self.counted.get(queue, {}).get("pruned", 0) > 0
@@ -171,7 +175,11 @@ class Story:
             for job_id, seen in known.seen:
                 self.job(job_id).seen.append((call.t0, call.t1, seen))
         elif asked.op in ("claim", "turn"):
-            self.blind_claims.setdefault(asked.queue, call.t0)
+            self._sort_blind(call)
+
+    def _sort_blind(self, call: Call) -> None:
+        for queue in call.asked.queue.split(","):
+            self.blind_claims.setdefault(queue, call.t0)
 
     def _sort_puts(self, call: Call, known: Told | None) -> None:
         if known is None:
