@@ -22,6 +22,7 @@ STEPS = (
     ("tests.campaigns.checkpoints", "20000"),
     ("tests.campaigns.executors", "50", "1500"),
     ("tests.campaigns.stops", "40", "--rounds", "1", "--jobs", "40"),
+    ("tests.campaigns.soak", "1"),
     ("bench.guard",),
 )
 
