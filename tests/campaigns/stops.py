@@ -1,4 +1,5 @@
-"""Workers of `ulak work` are stopped by SIGTERM: `stops [POINTS] [--rounds N] [--jobs N] [--seed N]`.
+"""Workers of `ulak work` are stopped by SIGTERM: `stops [POINTS] [--rounds N] [--jobs N] [--seed N]`, or only
+three that are restarted in turn under load, so many times: `stops --rolling ROUNDS`.
 
 In their first moments, every 10 ms up to 600 ms; at so many random points of running jobs; in turn, under
 load; and after every job. Judged from the store: nothing is lost, no attempt is spent, all end in order,
@@ -29,10 +30,15 @@ def main() -> int:
     parser.add_argument("points", nargs="?", type=int, default=POINTS)
     parser.add_argument("--rounds", type=int, default=ROUNDS)
     parser.add_argument("--jobs", type=int, default=JOBS)
+    parser.add_argument("--rolling", type=int, metavar="ROUNDS", help="only workers restarted in turn")
     parser.add_argument("--seed", type=int, default=random.randrange(2**31))
     chosen = parser.parse_args()
     seed, rounds = chosen.seed, chosen.rounds
-    print(f"stops: {chosen.points} points, {rounds} rounds, {chosen.jobs} jobs, seed {seed}", flush=True)
+    turns = chosen.rolling
+    if turns is None:
+        print(f"stops: {chosen.points} points, {rounds} rounds, {chosen.jobs} jobs, seed {seed}", flush=True)
+    else:
+        print(f"stops: {turns} rounds of three workers in turn, seed {seed}", flush=True)
     failed = stops = 0
 
     def do(what: str, trial: Callable[[Path], Tally]) -> Tally:
@@ -53,18 +59,19 @@ def main() -> int:
     if not do("without handing back", partial(control, seed=seed)).problems:
         failed += 1
         print("  the control passed: nothing was seen where workers did not hand back")
-    for name in ("alone", "2 processes"):
-        moments = partial(first_moments, args=KINDS[name], seed=seed)
-        check(f"first moments, {name}", partial(moments, offsets_s=OFFSETS_S * rounds))
-        held = f"first moments, {name}, the signal held back until it is wanted"
-        check(held, partial(moments, offsets_s=OFFSETS_S, held=True))
-    for number, (name, args) in enumerate(KINDS.items()):
-        points = chosen.points // (2 if number == 0 else 4)
-        check(f"random points, {name}", partial(random_points, stops=points, args=args, seed=seed))
-    check("three workers in turn", partial(rolling, rounds=rounds * 5, seed=seed))
-    pairs = partial(rolling, rounds=rounds, args=KINDS["2 processes"], seed=seed)
+    if turns is None:
+        for name in ("alone", "2 processes"):
+            moments = partial(first_moments, args=KINDS[name], seed=seed)
+            check(f"first moments, {name}", partial(moments, offsets_s=OFFSETS_S * rounds))
+            held = f"first moments, {name}, the signal held back until it is wanted"
+            check(held, partial(moments, offsets_s=OFFSETS_S, held=True))
+        for number, (name, args) in enumerate(KINDS.items()):
+            points = chosen.points // (2 if number == 0 else 4)
+            check(f"random points, {name}", partial(random_points, stops=points, args=args, seed=seed))
+        check("a process a job", partial(recycling, jobs=chosen.jobs, seed=seed))
+    check("three workers in turn", partial(rolling, rounds=turns or rounds * 5, seed=seed))
+    pairs = partial(rolling, rounds=turns or rounds, args=KINDS["2 processes"], seed=seed)
     check("three of 2 processes in turn", pairs)
-    check("a process a job", partial(recycling, jobs=chosen.jobs, seed=seed))
     print(f"{stops} passed, {failed} failed")
     return 1 if failed else 0
 

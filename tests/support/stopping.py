@@ -197,14 +197,20 @@ class Shop:
         status, said = service.ended()
         if status != 0:
             tally.problems.append(f"the last drain: status {status}: {said}")
+        ran = Counter((self.folder / "ran").read_text().splitlines())
         for job in self._jobs:
             info = job.info()
             if (info.state, info.attempt) != (State.SUCCEEDED, 1):
                 ends = [str(attempt.cause) for attempt in info.history]
                 tally.problems.append(f"job {job.id}: {info.state}, attempt {info.attempt}, {ends}")
-            tally.handed_back += sum(attempt.cause == "shutdown" for attempt in info.history)
+            handed_back = sum(attempt.cause == "shutdown" for attempt in info.history)
+            if not 1 <= ran[str(job.id)] <= 1 + handed_back:
+                tally.problems.append(
+                    f"job {job.id} ran {ran[str(job.id)]} times, and was handed back {handed_back} times"
+                )
+            tally.handed_back += handed_back
         tally.jobs += len(self._jobs)
-        tally.runs += len((self.folder / "ran").read_text().splitlines())
+        tally.runs += ran.total()
 
 
 @contextlib.contextmanager
