@@ -434,6 +434,7 @@ DEFECTS: dict[str, Defect] = {
     "a stopped process leaves its leases behind": Defect(
         "left in order, and still holds", 10, rule=no_release, profile="deploys"
     ),
+    "what a stopped process held is lost": Defect("is spent by that", 60, rule=no_release, profile="deploys"),
     "a stop does not wait for claims": Defect("still holds", 200, rule=no_wait_for_claims, profile="deploys"),
     "a stop hands back what still runs": Defect(
         "while its handler runs", 200, rule=no_wait_for_halted, profile="deploys"
