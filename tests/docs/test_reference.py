@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from ulak import Context, JobInfo, Queue, errors
+from ulak import App, Context, JobInfo, Queue, errors
 from ulak.cli import _parser
 from ulak.core.job import Attempt
 
@@ -172,7 +172,21 @@ def test_what_the_page_shows_is_what_the_commands_print(tmp_path: Path) -> None:
     assert {command.partition(" ")[0] for command in COMMANDS} <= set(ran)
 
 
-# What lies beside a store
+# Where the file of a store lies, and what lies beside it
+
+
+def test_the_first_page_tells_how_to_keep_a_scripts_file_beside_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script, elsewhere = tmp_path / "script", tmp_path / "elsewhere"
+    script.mkdir()
+    elsewhere.mkdir()
+    monkeypatch.chdir(elsewhere)
+    (made,) = re.findall(r"`(App\(f.*?\))`", (ROOT / "README.md").read_text())
+    app = eval(made, {"App": App, "Path": Path, "__file__": str(script / "hello.py")})
+    with app:
+        assert (script / "hello.db").exists()
+    assert list(elsewhere.iterdir()) == []
 
 
 @pytest.mark.parametrize("journal", ["wal", "truncate"])
