@@ -130,6 +130,44 @@ def test_s4_an_orphan_waits_for_its_own_lease_and_not_for_the_longest_time_out(
     assert lasting.info().delivery == 1
 
 
+def said(caplog: pytest.LogCaptureFixture, part: str) -> list[int]:
+    """Of which jobs the log has said this, in order of their ids."""
+    lines = [record for record in caplog.records if part in record.getMessage()]
+    return sorted(line.job_id for line in lines)  # type: ignore[attr-defined]
+
+
+def test_f5_threads_whose_jobs_overran_in_blocking_calls_are_all_back_at_work(
+    timed: MakeApp, clock: ManualClock, caplog
+) -> None:
+    caplog.set_level(logging.WARNING, "ulak")
+    app = timed(visibility_timeout=3600)
+    with Gate() as gate:
+        stand = gate.handler("def")
+
+        @app.task(timeout=1, max_attempts=1)
+        def overrun() -> None:
+            stand(None)
+
+        @app.task
+        def normal() -> int:
+            return 7
+
+        late = [overrun.enqueue() for _ in range(8)]
+        behind = normal.enqueue()
+        with app.workers(4) as pool:
+            gate.entered(4)
+            clock.advance(2.0)
+            # A thread cannot be stopped: until its call returns, its worker takes no other job.
+            eventually(lambda: said(caplog, "its task's timeout is over") == [1, 2, 3, 4], clock=clock)
+            assert (behind.status(), app.queue("default").counts().leased) == (State.READY, 4)
+            gate.open()
+            assert behind.result(WAIT_S) == 7
+            # The others find the gate open, and are in time.
+            assert [job.wait(WAIT_S) for job in late] == [State.DEAD] * 4 + [State.SUCCEEDED] * 4
+            assert pool.size == 4
+    assert [causes(job.info()) for job in late] == [["timeout"]] * 4 + [["ack"]] * 4
+
+
 def test_f6_jobs_that_hang_give_their_workers_back_once_their_time_is_over(app: App) -> None:
     @app.task(timeout=0.02, max_attempts=1)
     async def hang() -> None:
@@ -157,14 +195,10 @@ def test_f6_where_all_workers_hang_without_a_time_out_each_job_is_told(
         hung = [hang.enqueue(None) for _ in range(2)]
         behind = hang.enqueue(None)
 
-        def told() -> list[str]:
-            said = [record.getMessage() for record in caplog.records]
-            return sorted(text.partition(" of ")[0] for text in said if "runs for" in text)
-
         with app.workers(2) as pool:
             gate.entered(2)
-            eventually(lambda: len(told()) == 2, clock=clock, step_s=60.0)
-            assert told() == [f"job {job.id} (hang)" for job in hung]
+            eventually(lambda: len(said(caplog, "runs for")) == 2, clock=clock, step_s=60.0)
+            assert said(caplog, "runs for") == [job.id for job in hung]
             assert behind.status() is State.READY
             gate.open()
             assert pool.drain(36_000).drained

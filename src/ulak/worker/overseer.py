@@ -39,14 +39,18 @@ class Overseer:
         self._looked_at: float | None = None
         # (job, delivery) -> when it was first seen, and whether it was told.
         self._seen: dict[tuple[int, int], tuple[float, bool]] = {}
+        # (job, delivery) -> at how many looks its time was over.
+        self._over: dict[tuple[int, int], int] = {}
 
     def duty(self) -> Flow[float | None]:
         """Look at all of it."""
         now = yield from flows.now()
-        running = [held[0] for seat in self._crew.seats if (held := seat.running) is not None]
+        held = [running for seat in self._crew.seats if (running := seat.running) is not None]
+        running = [lease for lease, _ in held]
         self._tell_held_up(now, running)
         self._tell_blocked(now, running)
-        self._tell_overdue(now, running)
+        self._tell_lost([lease for lease, context in held if context.timed_out])
+        self._tell_overdue(now, [lease for lease, context in held if not context.timed_out])
         self._looked_at = now
         return LOOK_AGAIN_S
 
@@ -75,6 +79,23 @@ class Overseer:
                     silent_s,
                     pulse.where(),
                     _shown(running),
+                )
+
+    def _tell_lost(self, over: Sequence[Lease]) -> None:
+        """Of jobs that go on though their time is over; most have ended by the second look."""
+        before = self._over
+        self._over = {key: before.get(key, 0) + 1 for key in ((job.id, job.delivery) for job in over)}
+        for lease in over:
+            if self._over[lease.id, lease.delivery] == 2:
+                _log.warning(
+                    "job %d%s of queue %s still runs, though its task's timeout is over; its worker takes no "
+                    "other job until it returns, as do %d of %d; kill_after= and processes end such jobs",
+                    lease.id,
+                    "" if lease.task is None else f" ({lease.task})",
+                    lease.queue,
+                    len(over),
+                    len(self._crew.seats),
+                    extra={"job_id": lease.id, "queue": lease.queue, "task": lease.task},
                 )
 
     def _tell_overdue(self, now: float, running: Iterable[Lease]) -> None:
