@@ -45,7 +45,7 @@ class Overseer:
     def duty(self) -> Flow[float | None]:
         """Look at all of it."""
         now = yield from flows.now()
-        held = [running for seat in self._crew.seats if (running := seat.running) is not None]
+        held = [now_held for seat in self._crew.seats if (now_held := seat.running) is not None]
         running = [lease for lease, _ in held]
         self._tell_held_up(now, running)
         self._tell_blocked(now, running)
