@@ -19,6 +19,7 @@ from ulak.exact import is_pydantic, type_name
 
 ANY: Any = Any
 
+_ITERABLES = (collections.abc.Iterable, collections.abc.Collection)
 _AWAITED = (collections.abc.Coroutine, collections.abc.Awaitable)
 
 # By the name of the class or of one of its bases, so that nothing is imported only to be refused. First what
@@ -157,8 +158,8 @@ def of_parameter(hint: object) -> Any:  # noqa: ANN401 - a type, in any of its f
     """What is stored for an annotation: a list for what can only be iterated over, nothing for `object`."""
     if hint is object or isinstance(hint, TypeVar):
         return ANY
-    if get_origin(hint) in (collections.abc.Iterable, collections.abc.Collection):
-        return list[get_args(hint)[0]]  # type: ignore[misc]
+    if hint in _ITERABLES or get_origin(hint) in _ITERABLES:
+        return list[(get_args(hint) or (ANY,))[0]]  # type: ignore[misc]
     return hint
 
 

@@ -80,16 +80,24 @@ def _check_equal(given: object, back: object) -> None:
         raise Different("it would not come back equal")
 
 
+def why_too_long(given: int) -> str | None:
+    """Why an int has too many digits, if it has."""
+    if -_INT_MAX < given < _INT_MAX:
+        return None
+    return f"an int of {given.bit_length():,} bits, more than {INT_BITS_MAX:,}; pass it as a hex str"
+
+
 def _check_int(given: int, back: object) -> None:
-    if not -_INT_MAX < given < _INT_MAX:
-        raise Different(
-            f"an int of {given.bit_length():,} bits, more than {INT_BITS_MAX:,}; pass it as a hex str"
-        )
+    if (why := why_too_long(given)) is not None:
+        raise Different(why)
     _check_equal(given, back)
 
 
 def _check_dict(given: Mapping[object, object], back: dict[object, object]) -> None:
     if len(given) != len(back):
+        lost = next((key for key in given if type(key) is str and key not in back), None)
+        if lost is not None:
+            raise Different(f"there is no key {shown(lost)} in its type")
         raise Different("two of its keys would become one")
     # In the same order on both sides, since the encoder keeps it.
     for (key, value), (back_key, back_value) in zip(given.items(), back.items(), strict=True):

@@ -18,7 +18,7 @@ from ulak import codec
 from ulak.annotations import as_text, stranger, why_not
 from ulak.bounds import TOO_DEEP, too_large, why_beyond
 from ulak.errors import PayloadError
-from ulak.exact import Different, check_same, fields_of, shown, type_name
+from ulak.exact import Different, check_same, fields_of, shown, type_name, why_too_long
 from ulak.shape import decoder_of, encode_json
 
 Reason: TypeAlias = tuple[str, str]
@@ -195,7 +195,7 @@ def _why_not_json(value: object) -> Reason | None:
             continue
         if (known := stranger(kind)) is not None:
             return place, f" is {known[0]} and cannot travel; {known[1]}"
-        if not place and _children(part) is None and why_not(kind) is None:
+        if not place and kind is not object and _children(part) is None and why_not(kind) is None:
             name = type_name(kind)
             return (
                 "",
@@ -214,6 +214,8 @@ def _why_not_encoded(value: object, error: type[Exception]) -> Reason:
             if isinstance(part, str):
                 return place, " holds a lone surrogate, which is no valid text; pass bytes, or replace it"
         except Exception:  # noqa: BLE001 - as above
+            if type(part) is int and (why := why_too_long(part)) is not None:
+                return place, f": {why}"
             if not _children(part):
                 known = stranger(type(part)) or (type_name(type(part)), "pass what it is made of, or an id")
                 return place, f" is {known[0]} and cannot travel; {known[1]}"

@@ -177,7 +177,8 @@ def _plain_of(fields: Iterable[Field]) -> tuple[type, ...] | None:
 
 def _struct(fields: list[Field], base: type[Any], rename: dict[str, str], *, kw_only: bool) -> type[Any]:
     return msgspec.defstruct(
-        "Arguments",
+        # Python changes names such as __x inside a class, unless that has no letter in its own.
+        "_",
         [
             (field.name, field.hint) if field.is_required else (field.name, field.hint, UNSET)
             for field in fields

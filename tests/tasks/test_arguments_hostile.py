@@ -5,9 +5,10 @@ from __future__ import annotations
 import collections.abc
 import enum
 import types
+import typing
 from dataclasses import dataclass
 from datetime import datetime, time
-from typing import Annotated, Any
+from typing import Annotated, Any, TypedDict
 from zoneinfo import ZoneInfo
 
 import msgspec
@@ -18,6 +19,10 @@ from ulak import ArgumentError, Context, PayloadError
 from ulak.arguments import Parameters
 
 SECRET = "hunter2"
+
+
+class Flags(TypedDict, total=False):
+    loud: bool
 
 
 # Times that come twice
@@ -190,6 +195,22 @@ def test_a_name_of_a_class_that_raises_is_taken_as_the_text_that_it_is() -> None
 
 
 @pytest.mark.parametrize(
+    ("hint", "value", "said"),
+    [
+        (int, 10**5000, "argument 'x': an int of 16,610 bits, more than 2,126; pass it as a hex str"),
+        (list[int], [1, 10**5000], "argument 'x[1]': an int of 16,610 bits"),
+        (Any, object(), "argument 'x': an object has no exact JSON form"),
+        (Flags, {"loud": True, "quiet": True}, "argument 'x': there is no key \"quiet\" in its type"),
+    ],
+    ids=["long", "long inside", "object", "key"],
+)
+def test_what_is_said_is_what_is_wrong(hint: Any, value: Any, said: str) -> None:
+    with pytest.raises(ArgumentError) as caught:
+        for_one(hint).encode((value,), {})
+    assert said in str(caught.value)
+
+
+@pytest.mark.parametrize(
     ("hint", "value"),
     [
         (dict[str, object], {"a": 1, "b": [None, {"c": 2.5}], "d": "e", "f": True}),
@@ -220,6 +241,21 @@ def test_a_context_that_would_be_given_twice_is_refused() -> None:
     for fine in (behind, first):
         p = Parameters(fine, "m.f")
         assert p.decode(p.encode((1, 2, 3), {}), "json") == ((1, 2, 3), {})
+
+
+@pytest.mark.parametrize(
+    "hint",
+    [typing.Iterable, typing.Collection, collections.abc.Iterable, collections.abc.Collection],
+)
+def test_what_can_be_iterated_over_is_a_list_also_where_nothing_is_said_of_its_items(hint: Any) -> None:
+    assert sent(hint, [1, "a"]) == [1, "a"]
+
+
+def test_a_parameter_may_have_a_name_that_python_changes_in_a_class() -> None:
+    def f(a, *, __b=2, __c=3): ...
+
+    p = Parameters(f, "m.f")
+    assert p.decode(p.encode((1,), {"__c": 4}), "json") == ((), {"a": 1, "__c": 4})
 
 
 def test_a_context_may_be_annotated_further() -> None:
