@@ -21,7 +21,7 @@ from ulak.core.job import Cause, Dead, Done, Hold, State
 from ulak.core.store import Cancel, Change, Delete, Keep, Retention, Until
 from ulak.errors import Closed
 from ulak.storage.drive import Edge, arun, run
-from ulak.storage.sqlite import looks
+from ulak.storage.sqlite import looks, watch
 from ulak.storage.sqlite.store import SqliteStore
 
 REFUSE = Hold(Cause.UNDECODABLE)
@@ -309,3 +309,39 @@ def test_of_more_tasks_than_one_statement_takes_each_is_found(here: SqliteStore)
     assert [lease.id for lease in take(here, 5, tasks=tasks)] == ids
     plain = hold(here, None)
     assert [lease.id for lease in take(here, 5, tasks=tasks | {None})] == [plain]
+
+
+# How often it looks
+
+
+def test_a_change_soon_after_a_wake_up_is_looked_for_sooner_and_a_store_that_never_rests_is_not() -> None:
+    # The times that matter: of a look, since somebody was woken, and how many looks in a row found one.
+    quiet, near, busy = 60.0, watch.NEAR_S / 2, watch.BUSY_LOOKS
+    assert watch._rest_s(1e-5, since_ring_s=near, changes=0) == watch.NEAR_POLL_S
+    assert watch._rest_s(1e-5, since_ring_s=near, changes=busy - 1) == watch.NEAR_POLL_S
+    assert watch._rest_s(1e-5, since_ring_s=near, changes=busy) == watch.POLL_S
+    assert watch._rest_s(1e-5, since_ring_s=quiet, changes=0) == watch.POLL_S
+    assert watch._rest_s(0.1, since_ring_s=near, changes=0) == 0.1 * watch.RESTS
+
+
+def test_a_watcher_looks_often_for_a_while_after_a_job_came_and_not_after_other_changes(
+    here: SqliteStore, there: SqliteStore
+) -> None:
+    waits_for_work(here)
+    have_looked(here)
+    said = looks_of(here)
+
+    def looks_after(change: Callable[[], object]) -> int:
+        change()
+        del said[:]
+        begun = MACHINE.interval()
+        eventually(lambda: MACHINE.interval() - begun > watch.NEAR_S / 2)
+        return len(said)
+
+    often = looks_after(lambda: put_one(there))
+    begun = MACHINE.interval()
+    eventually(lambda: MACHINE.interval() - begun > watch.NEAR_S)
+    take_one(there)
+    assert often > 2 * looks_after(
+        lambda: there.configure(Q, Change(retention=Retention(*[Keep(0, 60.0)] * 4)))
+    )

@@ -1,7 +1,8 @@
 """Wakes waiters of this process for what other processes have written: a cheap look every few milliseconds.
 
-It looks only while somebody waits. A wake-up is a hint, so it may come too often, and it looks at the file
-and not at what was told: nothing is missed when nobody rang.
+It looks only while somebody waits, and more often for a while after it has woken somebody. A wake-up is a
+hint, so it may come too often, and it looks at the file and not at what was told: nothing is missed when
+nobody rang.
 """
 
 from __future__ import annotations
@@ -23,6 +24,11 @@ from ulak.storage.sqlite.link import connect, is_busy
 from ulak.storage.sqlite.records import QueueRow
 
 POLL_S = 0.008
+NEAR_POLL_S = 0.0005
+NEAR_S = 0.5
+"""So long after somebody was woken the next change is looked for sooner: where a job came, others follow."""
+BUSY_LOOKS = 10
+"""After so many looks each of which found a change it looks at them all in one, as seldom as ever."""
 IDLE_S = 2.0
 RESTS = 3
 """How many times as long as a look took the watcher rests, if that is longer."""
@@ -130,7 +136,7 @@ class Watcher:
                 pause(_AFTER_ERROR_S)
 
     def _watch(self, db: sqlite3.Connection) -> None:
-        version = None
+        version, rang_at, changes = None, -NEAR_S, 0
         while True:
             if not self._wanted.wait(IDLE_S) and self._may_end():
                 return
@@ -149,13 +155,15 @@ class Watcher:
                 continue
             if seen is not None:
                 version = now
-                self._ring(seen)
+                rang_at = began if self._ring(seen) else rang_at
             if not self._is_awaited():
                 # Whatever happens until somebody waits again counts as a change.
                 version = None
                 self._before = {}
                 continue
-            pause(max(POLL_S, RESTS * (MACHINE.interval() - began)))
+            changes = 0 if seen is None else changes + 1
+            ended = MACHINE.interval()
+            pause(_rest_s(ended - began, since_ring_s=ended - rang_at, changes=changes))
 
     def _look(self, db: sqlite3.Connection) -> Seen:
         rows = looks.queue_rows(db)
@@ -203,7 +211,9 @@ class Watcher:
     def _is_anybody_there(self) -> bool:
         return any(len(line) for line in list(self._lines.values())) or bool(self._awaited.awaited())
 
-    def _ring(self, seen: Seen) -> None:
+    def _ring(self, seen: Seen) -> bool:
+        """Wake who has reason to look; whether there was anybody."""
+        rang = bool(seen.over)
         awaited = {key: line for key, line in list(self._lines.items()) if line.waiting}
         for (until, queue), line in awaited.items():
             row = seen.rows.get(queue)
@@ -211,8 +221,16 @@ class Watcher:
                 wakeups := _wakeups(until, self._before.get(queue), row, seen.held.get(queue, 0))
             ):
                 line.ring(wakeups)
+                rang = True
         self._awaited.ring(seen.over)
         self._before = seen.rows
+        return rang
+
+
+def _rest_s(look_s: float, *, since_ring_s: float, changes: int) -> float:
+    """How long to rest after a look; changes: how many looks in a row found one, this one included."""
+    is_near = since_ring_s < NEAR_S and changes < BUSY_LOOKS
+    return max(NEAR_POLL_S if is_near else POLL_S, RESTS * look_s)
 
 
 def _wakeups(until: Until, was: QueueRow | None, row: QueueRow, held: int) -> int:
