@@ -50,8 +50,9 @@ class ManualClock:
 
     @property
     def sleepers(self) -> int:
-        """How many threads sleep on this clock now."""
-        return len(self._sleepers)
+        """How many threads sleep on this clock now, those left out whose time has come."""
+        with self._lock:
+            return sum(until > self._interval for until in self._sleepers.values())
 
     def wait(self, event: Wakeable, timeout_s: float | None) -> None:
         """Sleep until the event is set, by its owner or by `advance`."""
