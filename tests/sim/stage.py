@@ -43,6 +43,7 @@ LEAVE_S = 15.0
 
 POLL_S = 0.25
 LAG_S = 0.02
+DEPLOY_S = 5.0
 RUNS_ON_S = 0.3
 """How long a task of an event loop may run on after its job was handed back."""
 
@@ -336,6 +337,7 @@ class Stage:
     def _wait_for_people(self, *, at_once: bool) -> Steps:
         """Wait for all but pools, with a fresh pool for each queue: at once, or when no other is left."""
         fresh: dict[str, SimPool] = {}
+        older: list[SimPool] = []
         while True:
             self._changed.clear()
             self._open_queues()
@@ -343,9 +345,18 @@ class Stage:
             for queue in self.queues:
                 if queue not in fresh and (at_once or not are_busy or not self._has_pool(queue)):
                     fresh[queue] = yield from self._start_fresh(queue)
+                elif self._waits_for_deploy(queue, fresh.get(queue)):
+                    older.append(fresh[queue])
+                    fresh[queue] = yield from self._start_fresh(queue)
             if not are_busy:
-                return list(fresh.values())
+                return [*older, *fresh.values()]
             yield Sleep(self._changed, 1.0)
+
+    def _waits_for_deploy(self, queue: str, pool: SimPool | None) -> bool:
+        """Whether a job that did not fit was held only after a fresh pool's first look; it takes room."""
+        if pool is None or pool.keeper is None or self.world.clock.now < pool.keeper.born_at + DEPLOY_S:
+            return False
+        return len(self.bare.scan(Filter(queue=queue, refused=True), limit=1)) > 0
 
     def _open_queues(self) -> None:
         """Undo what operators did to queues, also with a call of theirs that was under way."""
