@@ -39,6 +39,7 @@ def test_enqueues_that_wait_for_room_get_it_in_order(silent, clock):
         waiting.append(Running(lambda number=number: q.enqueue(number)))
         eventually(lambda number=number: clock.sleepers == number + 1)
     for number in range(3):
+        eventually(lambda number=number: clock.sleepers == 3 - number)
         q.ack(q.deliver())
         # The first in line takes the room; the next one hears of it by its own look.
         let_time_pass(clock, POLL_S, sleepers=3 - number)
