@@ -1,8 +1,9 @@
 """Group commit: all who wait while a transaction is written go into the next one together.
 
 Whoever finds nobody at work leads: it runs its own call at once, in its own thread. Who comes meanwhile
-waits, and the first of them leads next, for all. Calls of event loops have no thread; one of the store's
-leads them.
+waits, and the first of them leads next, for all. Whoever comes when that one is about to does not overtake
+it, and who would lead few after many lets the others come first: else those who have just been answered go
+alone, and the others wait for them. Calls of event loops have no thread; one of the store's leads them.
 
 An exception may strike a thread anywhere, Ctrl-C for one. So a call stays in the line until it is done, the
 lead is taken by one instruction (`del`, as in `ulak.storage.gate`) and given back in a `finally`, and who
@@ -20,6 +21,7 @@ from typing import Any
 
 import msgspec
 
+from ulak.clock import pause
 from ulak.errors import StorageUnavailable
 from ulak.storage.gate import Gate
 from ulak.storage.sqlite.helper import Helper
@@ -30,6 +32,9 @@ Undo = Callable[[Any], Step | None]
 
 BATCH_MAX = 256
 """How many calls one transaction takes at most."""
+
+FEW = 2
+"""Who stands in line are few, where the last transaction took so many times as many."""
 
 LOOK_AGAIN_S = 0.1
 """The longest a caller sleeps without a look."""
@@ -61,6 +66,11 @@ class Asked:
         self.is_done = False
         self.is_dropped = False
         self._parked: Any = None
+
+    @property
+    def is_asleep(self) -> bool:
+        """Whether its caller sleeps, or has; no wake-up of it is lost then."""
+        return self._parked is not None
 
     def sleep(self) -> None:
         """Sleep until it is done or its turn to lead, but not for long."""
@@ -124,6 +134,8 @@ class Group:
         # In the order they came, until they are done. Only who leads takes any out.
         self._line: deque[Asked] = deque()
         self._lead = Gate()
+        # How many the last transaction took.
+        self._size = 1
         self._helper = Helper("ulak-commit")
         self._is_helped = False
         self._untold: dict[asyncio.AbstractEventLoop, Untold] = {}
@@ -135,11 +147,23 @@ class Group:
         """
         try:
             self._line.append(asked)
+            self._give_way(asked)
             self._see_done(asked)
         except BaseException:
             self._drop(asked, undo)
             raise
         return asked.answer()
+
+    def _give_way(self, asked: Asked) -> None:
+        """Let others go first, once, where that makes one transaction of two."""
+        try:
+            first = self._line[0]
+        except IndexError:
+            return  # it is done already
+        if first is not asked and first.is_asleep:
+            asked.sleep()
+        if not asked.is_done and len(self._line) * FEW <= self._size:
+            pause(0.0)
 
     def _see_done(self, asked: Asked) -> None:
         while not asked.is_done:
@@ -172,6 +196,7 @@ class Group:
         batch = [asked for asked in standing if not (asked.is_done or asked.is_dropped)][:BATCH_MAX]
         try:
             if batch:
+                self._size = len(batch)
                 self._run_all(batch)
         except BaseException:
             if self._is_unknown():
