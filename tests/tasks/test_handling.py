@@ -774,11 +774,6 @@ def test_what_cannot_go_around_is_refused(app: App) -> None:
     async def two(job: Context) -> Any:
         yield
 
-    def nothing(job: Context) -> None:
-        if job.attempt == 1:
-            return
-        print(job)
-
     def with_next(job: Context, call_next: Any) -> Any:
         return call_next(job)
 
@@ -789,7 +784,6 @@ def test_what_cannot_go_around_is_refused(app: App) -> None:
         "one is async": one,
         "two is async": contextlib.asynccontextmanager(two),
         "two is async: write it as def": two,
-        "nothing gives none: let it yield once": nothing,
         "with_next cannot be called so": with_next,
         "Plain gives none": Plain,
         "suppress is no function": contextlib.suppress(ValueError),

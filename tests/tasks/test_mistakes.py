@@ -7,8 +7,10 @@ are not there in test_tasks, jobs that nobody takes in test_unserved, unknown ta
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import re
+import sqlite3
 import threading
 from datetime import UTC, date, datetime
 from pathlib import Path
@@ -167,6 +169,26 @@ def test_no_job_can_be_tried_for_ever(app: App, attempts: Any) -> None:
         task.using(max_attempts=attempts).enqueue()
 
 
+@pytest.mark.parametrize(
+    "queues", ["mail", b"mail", {}, [], (), 3, ["mail", 3], [["mail"]], {3: 1}, {"mail": "x"}]
+)
+def test_what_is_no_list_of_queues_is_refused_by_an_app_and_by_a_pool(app: App, queues: Any) -> None:
+    app.task(name="f", queue="mail")(lambda: None)
+    for call in (
+        lambda: App(queues=queues),
+        lambda: app.workers(queues=queues),
+        lambda: app.aworkers(queues=queues),
+    ):
+        with pytest.raises(ArgumentError, match=r"queue|capacity"):
+            call()
+
+
+def test_a_misspelt_option_of_an_app_is_told_the_nearest() -> None:
+    wrong: Any = {"max_attemps": 5}
+    with pytest.raises(ArgumentError, match="App has no option 'max_attemps'; did you mean 'max_attempts'"):
+        App("memory://", **wrong)
+
+
 @pytest.mark.parametrize("setting", ["name", "queue", "timeout"])
 def test_a_setting_that_is_empty_is_not_taken_for_one_that_was_not_given(app: App, setting: str) -> None:
     settings: Any = {"name": "welcome", setting: 0 if setting == "timeout" else ""}
@@ -253,8 +275,6 @@ def test_a_transaction_that_lost_its_job_meanwhile_is_told(timed: MakeApp, clock
     app = timed(backoff=AT_ONCE)
     if not app.open().queue("default")._edge.store.capabilities.transactions:
         pytest.skip("no transactions")
-    import sqlite3
-
     path = app.url.removeprefix("sqlite:///")
     lost: list[BaseException] = []
     with Gate() as gate:
@@ -284,6 +304,31 @@ def test_a_transaction_that_lost_its_job_meanwhile_is_told(timed: MakeApp, clock
             gate.open()
             eventually(lambda: lost)
     assert job.info().delivery == 2
+
+
+def test_a_result_that_comes_after_the_job_was_finished_is_said_to_be_lost_once(
+    make_app: MakeApp, caplog
+) -> None:
+    app = make_app()
+    if not app.open().queue("default")._edge.store.capabilities.transactions:
+        pytest.skip("no transactions")
+    path = app.url.removeprefix("sqlite:///")
+
+    @app.task(name="charge.late")
+    def charge(context: Context) -> int:
+        with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as db:
+            db.execute("BEGIN IMMEDIATE")
+            context.ack(connection=db)
+            db.execute("COMMIT")
+        return 7
+
+    with app.workers(1):
+        assert [charge.enqueue().result(WAIT_S) for _ in range(2)] == [None, None]
+    told = [record.getMessage() for record in caplog.records if "is not stored" in record.getMessage()]
+    assert len(told) == 1
+    assert told[0].startswith(
+        "task charge.late: what it returns is not stored, since context.ack(connection=)"
+    )
 
 
 def test_a_duration_may_be_text_wherever_one_is_taken(make_app: MakeApp, caplog) -> None:

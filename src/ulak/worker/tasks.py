@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import dis
 import inspect
 import itertools
 import logging
@@ -102,25 +101,13 @@ def around_of(given: object) -> Around:
         pass
     if inspect.isgeneratorfunction(behind):
         return contextlib.contextmanager(given)
-    if _gives_nothing(behind) or (isinstance(given, type) and not hasattr(given, "__enter__")):
+    if isinstance(given, type) and not hasattr(given, "__enter__"):
         raise ArgumentError(f"{_AROUND}; {named} gives none: let it yield once, where the job is to run")
     return cast("Around", given)
 
 
 _AROUND = "app.around takes a @contextmanager function of a Context"
 _ALIKE = "which goes around async def tasks too"
-
-
-def _gives_nothing(function: Callable[..., Any]) -> bool:
-    """Whether a function can be seen to return nothing but None."""
-    steps = dis.get_instructions(function) if hasattr(function, "__code__") else ()
-    pairs = [(before, step) for before, step in itertools.pairwise(steps) if step.opname in _RETURNS]
-    given = [before if step.opname == "RETURN_VALUE" else step for before, step in pairs]
-    return bool(given) and all(step.opname in _CONSTANTS and step.argval is None for step in given)
-
-
-_RETURNS = ("RETURN_VALUE", "RETURN_CONST")
-_CONSTANTS = ("LOAD_CONST", "RETURN_CONST")
 
 
 class TaskHandler:
