@@ -37,6 +37,7 @@ class ThreadHands:
         self._edge = edge
         self._crew = crew
         self._handler = handler
+        self._now = edge.clock.interval
         self._threads: dict[int, threading.Thread] = {}
         self._copy = fresh.of_threads().copy
         self.pulse: Pulse | None = None
@@ -58,9 +59,12 @@ class ThreadHands:
                 return
         self._crew.seat_left(seat)
 
-    def handle(self, _: Seat, lease: Lease, context: Context) -> Ending:
+    def handle(self, seat: Seat, lease: Lease, context: Context) -> Ending:
         """Call the handler in this thread."""
-        return self._copy().run(self._handler.run, lease, context)
+        began = self._now()
+        ending = self._copy().run(self._handler.run, lease, context)
+        seat.run_s = self._now() - began
+        return ending
 
     def burst(self, seat: Seat, left: list[Left], begin: Callable[[], None]) -> list[Left]:
         """Run jobs in this thread, one after the other."""
@@ -108,6 +112,7 @@ class LoopHands:
         self._edge = edge
         self._crew = crew
         self._handler = handler
+        self._now = edge.clock.interval
         self._tasks: dict[int, asyncio.Task[None]] = {}
         self._owns_loop = loop is None
         self._loop = loop or asyncio.new_event_loop()
@@ -158,8 +163,10 @@ class LoopHands:
 
     async def handle(self, seat: Seat, lease: Lease, context: Context) -> Ending:
         """Await the handler in this task."""
-        arun = self._handler.arun(lease, context)
-        return self._unless_cancelled(seat, await fresh.awaited_in(self._copy(), arun))
+        began = self._now()
+        ending = await fresh.awaited_in(self._copy(), self._handler.arun(lease, context))
+        seat.run_s = self._now() - began
+        return self._unless_cancelled(seat, ending)
 
     def _unless_cancelled(self, seat: Seat, ending: Ending) -> Ending:
         task = asyncio.current_task()

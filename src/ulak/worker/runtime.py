@@ -259,11 +259,9 @@ class Crew:
         context = Context(lease, _ack=self._ack)
         seat.running = lease, context
         self._spend()
-        began = yield from flows.now()
         if self.events.is_heard:
             self.events.tell(events.started(lease))
         ending: Ending = yield Do(lambda: hands.handle(seat, lease, context))
-        seat.run_s = (yield from flows.now()) - began
         if context.acked:
             (job,) = yield from ask(Store.get, [lease.id])
             if job is None or (job.state, job.delivery) == (State.SUCCEEDED, lease.delivery):

@@ -40,7 +40,7 @@ class Hands(Protocol):
         """Run the flow of a worker in this seat; tell the crew when it is over."""
 
     def handle(self, seat: Seat, lease: Lease, context: Context) -> Any:  # noqa: ANN401 - an Ending, or a coroutine of one
-        """Run the handler for one delivery."""
+        """Run the handler for one delivery, and note in the seat how long it ran."""
 
     def burst(self, seat: Seat, left: list[Left], begin: Callable[[], None]) -> Any:  # noqa: ANN401 - the new `left`, or a coroutine of it
         """Settle what is left and run jobs, as long as the store's short way goes; what is left then.
