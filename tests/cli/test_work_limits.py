@@ -207,6 +207,18 @@ def test_what_changes_while_it_is_imported_is_seen(tmp_path: Path) -> None:
     assert Sources(tmp_path, lambda: [path], since=time.time() - 100).look() is None
 
 
+def test_what_changes_while_it_is_first_looked_at_is_seen(tmp_path: Path) -> None:
+    path = tmp_path / "a.py"
+
+    def edited() -> list[Path]:
+        if not path.exists():
+            path.touch()
+            changed_at(path, time.time())
+        return [path]
+
+    assert Sources(tmp_path, edited, since=time.time() - 1).look() == "a.py has changed"
+
+
 @pytest.mark.parametrize("sees_new", [False, True])
 def test_a_new_file_is_a_change_only_where_nothing_could_be_imported(tmp_path: Path, sees_new: bool) -> None:
     files: list[Path] = []

@@ -71,11 +71,10 @@ class Sources:
         self._folder = folder
         self._files = files
         self._sees_new = sees_new
-        now = SYSTEM.calendar()
         self._known: dict[Path, int] = {}
         for path, changed_ns in self._changed_ns():
             # As if it had been another before. A clock that runs ahead must not make it change for ever.
-            is_news = since < changed_ns / 1e9 <= now
+            is_news = since < changed_ns / 1e9 <= SYSTEM.calendar()
             self._known[path] = 0 if is_news else changed_ns
 
     def look(self) -> str | None:
