@@ -54,6 +54,7 @@ if TYPE_CHECKING:
     from ulak.newjob import JobOptions, NewJob
     from ulak.queue import Queue
     from ulak.task import Task, TaskSettings
+    from ulak.telemetry import metrics_of
     from ulak.worker.pool import AsyncPool, Pool
     from ulak.worker.report import PoolMetrics, Report
 
@@ -80,6 +81,7 @@ _WHERE = {
     "ulak.newjob": "JobOptions NewJob",
     "ulak.queue": "Queue",
     "ulak.task": "Task TaskSettings",
+    "ulak.telemetry": "metrics_of",
     "ulak.worker.pool": "AsyncPool Pool",
     "ulak.worker.report": "PoolMetrics Report",
 }
@@ -151,6 +153,7 @@ __all__ = [
     "WouldDeadlock",
     "WrongQueue",
     "current_job",
+    "metrics_of",
 ]
 
 

@@ -29,7 +29,7 @@ from ulak.executors import Executor, executor_of, refuse_while_loading
 from ulak.foreign import no_attribute
 from ulak.home import DEFAULT_QUEUE, Home
 from ulak.lifespan import working
-from ulak.local import clock_for, masked
+from ulak.local import LocalStore, clock_for, masked
 from ulak.maker import TaskMaker
 from ulak.queue import Queue
 from ulak.schedules import CatchUpName, Scheduler, Schedules, cron, every
@@ -397,7 +397,11 @@ class App:
 
     def _store(self) -> Store:
         """Its store, opened."""
-        return self._home.queue_of(self._first).opened().edge.store
+        return self._opened().edge.store
+
+    def _opened(self) -> LocalStore:
+        """Its store as this process sees it, opened."""
+        return self._home.opened(self._first).opened()
 
     def __reduce__(self) -> str:
         raise TypeError("an App cannot be copied or pickled; import it where it is needed")

@@ -42,10 +42,12 @@ class _OfDelivery(_OfJob, frozen=True, gc=False):
     max_attempts: int
     delivery: int
     worker: str
+    enqueued_at: float
+    started_at: float
 
 
 class Started(_OfDelivery, frozen=True, gc=False):
-    """A worker is about to run the job."""
+    """A worker is about to run the job. enqueued_at, started_at: calendar time."""
 
 
 class _OfEnd(_OfDelivery, frozen=True, gc=False):
@@ -208,7 +210,7 @@ def _as_asked(of: _Of, verdict: Verdict, run_s: float, error: Failure | None) ->
             return Cancelled(*of, run_s, error)
 
 
-_Of: TypeAlias = tuple[int, str, str | None, int, int, int, str]
+_Of: TypeAlias = tuple[int, str, str | None, int, int, int, str, float, float]
 
 
 def _delivery(lease: Lease) -> _Of:
@@ -220,6 +222,8 @@ def _delivery(lease: Lease) -> _Of:
         lease.max_attempts,
         lease.delivery,
         lease.worker,
+        lease.created_at,
+        lease.claimed_at,
     )
 
 
