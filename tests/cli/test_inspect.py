@@ -15,10 +15,12 @@ import pytest
 from tests.cli.test_inspect_usage import Terminal, lines_of
 from ulak import Backoff, NewJob, Queue
 from ulak.cli import inspect_change, inspect_counts, inspect_jobs, inspect_show
+from ulak.cli.inspect_choice import Choice
 from ulak.cli.inspect_open import Missing
 from ulak.cli.inspect_table import print_json
 from ulak.core.job import Hold, Lease
-from ulak.core.store import Filter, Refusal
+from ulak.core.store import Changed, Filter, Refusal
+from ulak.errors import ConfigError
 from ulak.testing import ManualClock
 
 _numbers = itertools.count(1)
@@ -47,11 +49,27 @@ class Scene:
         self.mail.nack(self.taken(), error=error)
         return job_id
 
-    def page(self, which: Filter | None = None, *, after: int = 0, limit: int = 50) -> inspect_jobs.Page:
-        now_at = self.clock.calendar()
-        return inspect_jobs.page_of(
-            self.edge.store, which or Filter(), after=after, limit=limit, now_at=now_at
-        )
+    def page(
+        self,
+        which: Filter | None = None,
+        *,
+        after: int = 0,
+        limit: int = 50,
+        older_s: float | None = None,
+        error: str | None = None,
+    ) -> inspect_jobs.Page:
+        choice, now_at = Choice(which or Filter(), older_s, error), self.clock.calendar()
+        return inspect_jobs.page_of(self.edge.store, choice, after=after, limit=limit, now_at=now_at)
+
+    def foretell(
+        self, wish: inspect_change.Wish, deed: inspect_change.Deed = inspect_change.RETRY
+    ) -> inspect_change.Forecast:
+        return inspect_change.foretell(self.edge.store, wish, deed, self.clock.calendar())
+
+    def carry_out(
+        self, wish: inspect_change.Wish, deed: inspect_change.Deed = inspect_change.RETRY
+    ) -> Changed:
+        return inspect_change.carry_out(self.edge.store, wish, deed, self.clock.calendar())
 
 
 @pytest.fixture
@@ -356,20 +374,21 @@ def test_an_unknown_job_is_missing(scene: Scene) -> None:
 # retry
 
 
-def wish(*argv: object) -> inspect_change.Wish:
+def wish(*argv: object, deed: inspect_change.Deed = inspect_change.RETRY) -> inspect_change.Wish:
     """The wish of `ulak retry ARGV`."""
-    values: dict[str, Any] = {"ids": [], "state": None, "queue": None, "task": None}
-    return inspect_change.wish_of(argparse.Namespace(**values | dict(argv)))  # type: ignore[arg-type]
+    values: dict[str, Any] = dict.fromkeys(("state", "queue", "task", "older", "error"))
+    args = argparse.Namespace(**{"ids": [], **values, **dict(argv)})  # type: ignore[arg-type]
+    return inspect_change.wish_of(args, deed)
 
 
 def test_a_forecast_changes_nothing_and_comes_true(scene: Scene) -> None:
     dead = scene.dead()
     waiting = scene.mail.enqueue("w")
     asked = wish(("ids", [dead, waiting, 99]))
-    forecast = inspect_change.foretell(scene.edge.store, asked)
+    forecast = scene.foretell(asked)
     assert scene.mail.counts().dead == 1
     assert forecast.jobs == 1
-    changed = inspect_change.redrive(scene.edge.store, asked)
+    changed = scene.carry_out(asked)
     assert changed.done == (dead,)
     assert (
         dict(forecast.refused)
@@ -386,13 +405,13 @@ def test_a_forecast_of_a_state_counts_all_queues_or_one(scene: Scene) -> None:
     scene.reports.cancel(cancelled)
 
     def jobs(*argv: object) -> int:
-        return inspect_change.foretell(scene.edge.store, wish(*argv)).jobs
+        return scene.foretell(wish(*argv)).jobs
 
     assert jobs(("state", ["dead"])) == 2
     assert jobs(("state", ["dead", "cancelled"])) == 3
     assert jobs(("state", ["dead", "cancelled"]), ("queue", "reports")) == 1
     assert jobs(("state", ["dead"]), ("task", "unknown.task")) == 0
-    inspect_change.redrive(scene.edge.store, wish(("state", ["dead"]), ("queue", "reports")))
+    scene.carry_out(wish(("state", ["dead"]), ("queue", "reports")))
     assert scene.mail.counts().dead == 2
 
 
@@ -409,9 +428,9 @@ def test_a_forecast_of_held_jobs_needs_no_room(scene: Scene) -> None:
         (wish(("state", ["held"])), 8, {}),
         (wish(("state", ["held", "dead"])), 10, {"mail": 1}),
     ):
-        forecast = inspect_change.foretell(store, asked)
+        forecast = scene.foretell(asked)
         assert (forecast.jobs, dict(forecast.refused), dict(forecast.room)) == (jobs, {}, room)
-    assert inspect_change.redrive(store, wish(("state", ["held"]))).done == tuple(held)
+    assert scene.carry_out(wish(("state", ["held"]))).done == tuple(held)
     assert scene.mail.counts().held == 0
 
 
@@ -420,7 +439,73 @@ def test_a_forecast_warns_of_a_queue_without_room(scene: Scene) -> None:
         scene.dead()
     scene.mail.enqueue_many(["x"] * 9)
     asked = wish(("state", ["dead"]))
-    assert dict(inspect_change.foretell(scene.edge.store, asked).room) == {"mail": 1}
-    changed = inspect_change.redrive(scene.edge.store, asked)
+    assert dict(scene.foretell(asked).room) == {"mail": 1}
+    changed = scene.carry_out(asked)
     assert len(changed.done) == 1
     assert len(changed.refused[Refusal.FULL]) == 2
+
+
+# cancel, rm, reprioritise
+
+
+def test_a_forecast_of_a_cancel_tells_which_can_only_be_asked(scene: Scene) -> None:
+    running, waiting = scene.mail.enqueue_many(["a", "b"])
+    ended = scene.dead()
+    assert scene.mail.deliver() is not None
+    asked = wish(("queue", "mail"), deed=inspect_change.CANCEL)
+    forecast = scene.foretell(asked, inspect_change.CANCEL)
+    assert (forecast.jobs, forecast.running) == (2, 1)
+    named = wish(("ids", [running, waiting, ended]), deed=inspect_change.CANCEL)
+    forecast = scene.foretell(named, inspect_change.CANCEL)
+    assert (forecast.jobs, forecast.running, dict(forecast.refused)) == (2, 1, {Refusal.STATE: (ended,)})
+    changed = scene.carry_out(asked, inspect_change.CANCEL)
+    assert changed.done == (running, waiting)
+    assert inspect_change.still_running(scene.edge.store, changed) == (running,)
+    assert (scene.mail.counts().cancelled, scene.mail.counts().leased) == (1, 1)
+
+
+def test_what_a_filter_cannot_tell_is_looked_at_job_by_job(scene: Scene) -> None:
+    old = scene.mail.enqueue("a")
+    scene.clock.advance(600)
+    young = scene.mail.enqueue("b")
+    dead = scene.dead(error="Connection REFUSED by peer")
+    for choice, jobs in (
+        ((("older", 600.0),), [old]),
+        ((("older", 600.1),), []),
+        ((("error", "refused"),), [dead]),
+        ((("error", "refused"), ("older", 1.0)), []),
+    ):
+        named: dict[str, Any] = dict(choice)
+        page = scene.page(older_s=named.get("older"), error=named.get("error"))
+        assert [line.id for line in page.lines] == jobs
+    asked = wish(("older", 60.0), deed=inspect_change.CANCEL)
+    assert scene.foretell(asked, inspect_change.CANCEL).jobs == 1
+    assert scene.carry_out(asked, inspect_change.CANCEL).done == (old,)
+    assert scene.mail.terminal_of(young) is None
+
+
+def test_a_removal_leaves_alone_what_runs_and_asks_for_a_state(scene: Scene) -> None:
+    running, waiting = scene.mail.enqueue_many(["a", "b"])
+    assert scene.mail.deliver() is not None
+    asked = wish(("ids", [running, waiting]), deed=inspect_change.RM)
+    forecast = scene.foretell(asked, inspect_change.RM)
+    changed = scene.carry_out(asked, inspect_change.RM)
+    assert (forecast.jobs, changed.done) == (1, (waiting,))
+    assert dict(forecast.refused) == dict(changed.refused) == {Refusal.LEASED: (running,)}
+    with pytest.raises(ConfigError, match="say which jobs: ids, or --state dead"):
+        wish(("queue", "mail"), deed=inspect_change.RM)
+
+
+def test_a_new_priority_is_given_to_what_waits(scene: Scene) -> None:
+    deed = inspect_change.reprioritise(9)
+    running, waiting = scene.mail.enqueue_many(["a", "b"])
+    ended = scene.dead()
+    assert scene.mail.deliver() is not None
+    asked = wish(("ids", [running, waiting, ended]), deed=deed)
+    forecast, changed = scene.foretell(asked, deed), scene.carry_out(asked, deed)
+    assert (forecast.jobs, changed.done) == (1, (waiting,))
+    refused = {Refusal.LEASED: (running,), Refusal.STATE: (ended,)}
+    assert dict(forecast.refused) == dict(changed.refused) == refused
+    (job,) = scene.edge.store.get([waiting])
+    assert job is not None
+    assert job.priority == 9

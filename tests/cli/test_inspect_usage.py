@@ -14,6 +14,7 @@ from ulak.cli.inspect_table import Column, print_json, print_table
 
 COMMANDS = (
     *(["counts"], ["ls"], ["show", "1"], ["retry", "1"], ["dead", "ls"]),
+    *(["cancel", "1"], ["rm", "1"], ["reprioritise", "1", "--priority", "9"]),
     *(["pause", "mail"], ["resume", "mail"], ["doctor"]),
 )
 
@@ -87,7 +88,30 @@ REFUSED = {
     ),
     "retry of ids and a state": (
         ["retry", "-u", "sqlite:///x.db", "1", "--state", "dead"],
-        "error U302: give ids, or --state and --task, not both\n  see ulak retry --help\n",
+        "error U302: give ids, or --state and other filters, not both\n  see ulak retry --help\n",
+    ),
+    "cancel of nothing": (
+        ["cancel", "-u", "sqlite:///x.db"],
+        "error U302: say which jobs: ids, or --state ready\n  see ulak cancel --help\n",
+    ),
+    "rm without a state": (
+        ["rm", "-u", "sqlite:///x.db", "--task", "shop.send"],
+        "error U302: say which jobs: ids, or --state dead\n  see ulak rm --help\n",
+    ),
+    "rm of what runs": (
+        ["rm", "--state", "leased"],
+        "error U302: --state: unknown value 'leased'; did you mean dead?\n  see ulak rm --help\n",
+    ),
+    "reprioritise without a priority": (
+        ["reprioritise", "1"],
+        "error U302: the following arguments are required: --priority\n  see ulak reprioritise --help\n",
+    ),
+    "a time that is none": (
+        ["ls", "--older", "soon"],
+        (
+            "error U302: --older: cannot read 'soon' as a duration; write a number with ms, s, m, h or d, "
+            "such as 20ms or 1.5m\n  see ulak ls --help\n"
+        ),
     ),
     "retry of what is open": (
         ["retry", "--state", "ready"],

@@ -21,8 +21,8 @@ REFUSED = {
     "unknown command, nothing like it": (
         ["x"],
         (
-            "error U302: unknown command 'x'; there is demo, work, schedules, counts, ls, show, retry, dead, "
-            "pause, resume, doctor\n  see ulak --help\n"
+            "error U302: unknown command 'x'; there is demo, work, schedules, counts, ls, show, dead, retry, "
+            "cancel, rm, reprioritise, pause, resume, doctor\n  see ulak --help\n"
         ),
     ),
     "unknown option before the command": (

@@ -78,7 +78,8 @@ def test_the_tables_of_fields_have_each_and_no_other(begin: str, end: str | None
 # The command line
 
 COMMANDS = [
-    *("work", "schedules", "counts", "ls", "show", "dead ls", "retry", "pause", "resume", "doctor", "demo")
+    *("work", "schedules", "counts", "ls", "show", "dead ls", "retry", "cancel", "rm", "reprioritise"),
+    *("pause", "resume", "doctor", "demo"),
 ]
 SHARED = {"-h", "--help", "-u", "--url", "--json", "-v", "--verbose"}
 

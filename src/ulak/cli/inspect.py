@@ -1,4 +1,4 @@
-"""The commands that look into a store, and the few that change what they find: their options.
+"""The commands that look into a store: their options.
 
 What they do is in the modules beside this one, which load when they run: `--help` stays quick.
 """
@@ -6,17 +6,16 @@ What they do is in the modules beside this one, which load when they run: `--hel
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
-from ulak.cli.options import Parser, add_verbose, whole
+from ulak.cli.options import Parser, add_verbose, duration, whole
 
 ID_MAX = 2**63 - 1
 LIMIT = 50
 LIMIT_MAX = 10_000
 
 STATES = ("ready", "scheduled", "leased", "held", "succeeded", "dead", "cancelled", "expired")
-REDRIVABLE = ("dead", "cancelled", "expired", "held")
 
 _EPILOG = """
 Exit status: 0 done, 1 not done or not wholly, 2 wrong usage, 3 not found, 69 the store cannot be used, 75 it
@@ -33,10 +32,7 @@ def add(commands: Any) -> None:  # noqa: ANN401 - argparse has no public name fo
     _add_counts(commands)
     _add_ls(commands)
     _add_show(commands)
-    _add_retry(commands)
     _add_dead(commands)
-    for name, help_text in (("pause", "deliver nothing from a queue"), ("resume", "deliver again")):
-        _add_pause(commands, name, help_text)
 
 
 def command(commands: Any, name: str, help_text: str, description: str, run: Run) -> Parser:  # noqa: ANN401
@@ -72,9 +68,8 @@ def _add_ls(commands: Any) -> None:  # noqa: ANN401
 
     text = "List jobs by id. A page that is not the last one is followed by the option for the next one."
     parser = command(commands, "ls", "list jobs", text, run)
-    _add_queue(parser)
     help_text = "only jobs in this state; may be given several times"
-    parser.add_argument("--state", action="append", choices=STATES, metavar="STATE", help=help_text)
+    add_choice(parser, STATES, help_text)
     _add_page(parser)
 
 
@@ -96,7 +91,7 @@ def _add_dead(commands: Any) -> None:  # noqa: ANN401
 
     text = "List the jobs that failed at their last attempt, with what they died of."
     parser = command(below, "ls", "list dead letters", text, run)
-    _add_queue(parser)
+    add_filters(parser)
     _add_page(parser)
 
 
@@ -114,36 +109,20 @@ def _add_show(commands: Any) -> None:  # noqa: ANN401
     )
 
 
-def _add_retry(commands: Any) -> None:  # noqa: ANN401
-    def run(args: argparse.Namespace) -> int:
-        from ulak.cli import inspect_change
+def add_choice(parser: Parser, states: Sequence[str], help_text: str) -> None:
+    """The options that say which jobs."""
+    parser.add_argument("--state", action="append", choices=states, metavar="STATE", help=help_text)
+    add_filters(parser)
 
-        return inspect_change.run_retry(args)
 
-    text = """Have dead, cancelled or expired jobs run again: same id, place in the queue and history, their
-    attempts counted from 0; held jobs as they are. Without --yes it only says how many that would be, and
-    exits with 1."""
-    parser = command(commands, "retry", "run jobs again that ended, or are held", text, run)
-    parser.add_argument("ids", metavar="ID", nargs="*", type=whole(1, ID_MAX), help="the jobs, by id; or:")
-    help_text = "all jobs in this state: dead, cancelled, expired or held"
-    parser.add_argument("--state", action="append", choices=REDRIVABLE, metavar="STATE", help=help_text)
+def add_filters(parser: Parser) -> None:
+    """The options that say which jobs, but for their state."""
     _add_queue(parser)
     parser.add_argument("--task", help="only jobs of this task")
-    parser.add_argument("--yes", action="store_true", help="do it, and not only say what it would do")
-
-
-def _add_pause(commands: Any, name: str, help_text: str) -> None:  # noqa: ANN401
-    def run(args: argparse.Namespace) -> int:
-        from ulak.cli import inspect_change
-
-        return inspect_change.run_pause(args, paused=name == "pause")
-
-    text = """Deliver nothing more from this queue, in any process, until it is resumed. What runs, runs on,
-    and jobs can still be enqueued."""
-    if name == "resume":
-        text = "Deliver from this queue again."
-    parser = command(commands, name, help_text, text, run)
-    parser.add_argument("queue", metavar="QUEUE", help="the queue")
+    help_text = "only those enqueued at least so long ago, such as 10m"
+    parser.add_argument("--older", metavar="TIME", type=duration, help=help_text)
+    help_text = "only those whose last error has this text in it"
+    parser.add_argument("--error", metavar="TEXT", help=help_text)
 
 
 def _add_queue(parser: Parser) -> None:
@@ -151,7 +130,6 @@ def _add_queue(parser: Parser) -> None:
 
 
 def _add_page(parser: Parser) -> None:
-    parser.add_argument("--task", help="only jobs of this task")
     help_text = f"at most so many ({LIMIT})"
     parser.add_argument("--limit", metavar="N", type=whole(1, LIMIT_MAX), default=LIMIT, help=help_text)
     help_text = "only jobs with a higher id: the next page"

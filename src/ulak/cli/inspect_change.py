@@ -1,4 +1,4 @@
-"""`ulak retry`, `ulak pause`, `ulak resume`: the commands that change something, and say what."""
+"""`ulak retry`, `cancel`, `rm`, `reprioritise`: the commands that change jobs, and say which."""
 
 from __future__ import annotations
 
@@ -6,15 +6,17 @@ import argparse
 import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 import msgspec
 
-from ulak.cli.inspect_jobs import scanned
+from ulak.cli.inspect_choice import OPEN, Choice, choice_of, chosen, is_given, stored
+from ulak.cli.inspect_counts import leases_of
 from ulak.cli.inspect_open import NOT_FOUND, finding, opened, settings_of
 from ulak.cli.inspect_table import many, print_json
 from ulak.cli.output import say
 from ulak.core.job import ENDED, State
-from ulak.core.store import Change, Changed, Filter, Redrive, Refusal, Store
+from ulak.core.store import Act, Cancel, Changed, Delete, Filter, Redrive, Refusal, Reprioritise, Store
 from ulak.errors import ConfigError
 
 DONE, NOT_DONE = 0, 1
@@ -22,104 +24,185 @@ DONE, NOT_DONE = 0, 1
 _IDS_SHOWN = 10
 _REDRIVABLE = (State.DEAD, State.CANCELLED, State.EXPIRED, State.HELD)
 
-_NONE = "there is no such job to run again"
 _LEFT = {
     Refusal.NOT_FOUND: "not stored here",
     Refusal.LEASED: "running now",
-    Refusal.STATE: "neither dead, cancelled, expired nor held",
     Refusal.FULL: "no room in the queue: again when there is",
     Refusal.UNIQUE: "another open job has the unique key",
 }
 
 
-class Wish(msgspec.Struct, frozen=True):
-    """Which jobs a retry is for: ids (of one queue, if it is given), or all that match."""
+class Deed(NamedTuple):
+    """Something that is done to jobs, and how it is told of.
 
-    which: tuple[int, ...] | Filter
+    states: in which of them it can be done. needs_state: whether other filters alone are not enough.
+    would, one, several: after "1 job" or "2 jobs". purpose: after "there is no such job". wrong: what those
+    are that are in another state.
+    """
+
+    command: str
+    act: Act
+    states: tuple[State, ...]
+    would: str
+    one: str
+    several: str
+    purpose: str
+    wrong: str = ""
+    needs_state: bool = False
+
+    @property
+    def admits_leased(self) -> bool:
+        """Whether it can be asked of jobs that run."""
+        return State.LEASED in self.states
+
+    @property
+    def brings_back(self) -> bool:
+        """Whether it makes ended jobs open again, which takes room."""
+        return isinstance(self.act, Redrive)
+
+
+RETRY = Deed(
+    "retry",
+    Redrive(),
+    _REDRIVABLE,
+    would="would run again",
+    one="waits to run again",
+    several="wait to run again",
+    purpose="to run again",
+    wrong="neither dead, cancelled, expired nor held",
+    needs_state=True,
+)
+CANCEL = Deed(
+    "cancel",
+    Cancel(),
+    OPEN,
+    would="would be cancelled",
+    one="is cancelled",
+    several="are cancelled",
+    purpose="to cancel",
+    wrong="ended already",
+)
+RM = Deed(
+    "rm",
+    Delete(),
+    tuple(state for state in State if state is not State.LEASED),
+    would="would be removed for good",
+    one="is removed for good",
+    several="are removed for good",
+    purpose="to remove",
+    wrong="not readable",
+    needs_state=True,
+)
+
+
+def reprioritise(priority: int) -> Deed:
+    """To give jobs this priority."""
+    return Deed(
+        "reprioritise",
+        Reprioritise(priority),
+        (State.READY, State.SCHEDULED, State.HELD),
+        would=f"would get priority {priority}",
+        one=f"has priority {priority}",
+        several=f"have priority {priority}",
+        purpose="to give another priority",
+        wrong="ended already",
+    )
+
+
+class Wish(msgspec.Struct, frozen=True):
+    """Which jobs it is for: ids (of one queue, if it is given), or all that are chosen."""
+
+    which: tuple[int, ...] | Choice
     queue: str | None = None
 
 
 class Forecast(msgspec.Struct, frozen=True):
-    """What a retry would do, as it looks now: `Changed` before the fact.
+    """What would be done, as it looks now: `Changed` before the fact.
 
-    A unique key that is taken shows only when it is done. room: the most that can come back, per queue that
-    has less room than ended jobs to bring back; held ones have theirs.
+    A unique key that is taken shows only when it is done. running: those that run now, and can only be asked.
+    room: the most that can come back, per queue that has less room than ended jobs to bring back; held ones
+    have theirs.
     """
 
     jobs: int
     refused: Mapping[Refusal, tuple[int, ...]]
+    running: int
     room: Mapping[str, int]
 
 
-def run_retry(args: argparse.Namespace) -> int:
-    """Bring jobs back if --yes is given, else say how many it would be.
+def run(args: argparse.Namespace, deed: Deed) -> int:
+    """Do it if --yes is given, else say to how many jobs it would be done.
 
-    0 all are back, or there was nothing to bring back; 1 it was not confirmed, or some were refused; 3 none
-    of the ids is known.
+    0 it is done to all, or there was nothing to do; 1 it was not confirmed, or some were refused; 3 none of
+    the ids is known.
     """
-    return finding(_retry, args)
+    return finding(lambda _: _run(args, deed), args)
 
 
-def _retry(args: argparse.Namespace) -> int:
-    wish = wish_of(args)
+def _run(args: argparse.Namespace, deed: Deed) -> int:
+    wish = wish_of(args, deed)
     with opened(args) as edge:
-        store = edge.store
+        store, now_at = edge.store, edge.clock.calendar()
         if wish.queue is not None:
             settings_of(store, wish.queue)
-        forecast = foretell(store, wish)
         if not args.yes:
-            return _tell_forecast(forecast, as_json=args.json)
-        changed = redrive(store, wish)
-    return _tell_changed(changed, as_json=args.json)
+            return _tell_forecast(foretell(store, wish, deed, now_at), deed, as_json=args.json)
+        changed = carry_out(store, wish, deed, now_at)
+        asked = still_running(store, changed) if deed.admits_leased else ()
+    return tell_changed(changed, deed, asked, as_json=args.json)
 
 
-def wish_of(args: argparse.Namespace) -> Wish:
-    """The jobs that the options name. Raises ConfigError unless they name ids or a state, and not both."""
-    filtered = args.state is not None or args.task is not None
-    if args.ids and filtered:
-        raise ConfigError("give ids, or --state and --task, not both\n  see ulak retry --help")
+def wish_of(args: argparse.Namespace, deed: Deed) -> Wish:
+    """The jobs that the options name. Raises ConfigError unless they name ids or filters, and not both."""
+    help_line = f"see ulak {deed.command} --help"
+    if args.ids and is_given(args):
+        raise ConfigError(f"give ids, or --state and other filters, not both\n  {help_line}")
     if args.ids:
         return Wish(tuple(dict.fromkeys(args.ids)), args.queue)
-    if args.state is None:
-        raise ConfigError("say which jobs: ids, or --state dead\n  see ulak retry --help")
-    return Wish(Filter(queue=args.queue, states=args.state, task=args.task), args.queue)
+    if args.state is None and (deed.needs_state or not (is_given(args) or args.queue)):
+        example = "dead" if State.DEAD in deed.states else "ready"
+        raise ConfigError(f"say which jobs: ids, or --state {example}\n  {help_line}")
+    return Wish(choice_of(args, args.state or deed.states), args.queue)
 
 
-def foretell(store: Store, wish: Wish) -> Forecast:
-    """What `redrive` would do now; changes nothing."""
+def foretell(store: Store, wish: Wish, deed: Deed, now_at: float) -> Forecast:
+    """What `carry_out` would do now; changes nothing."""
     refused: dict[Refusal, list[int]] = {}
     wanted: Counter[tuple[str, State]] = Counter()
-    if isinstance(wish.which, Filter):
-        wanted = _matching(store, wish.which)
+    if isinstance(wish.which, Choice):
+        wanted = _matching(store, wish.which, now_at)
     else:
-        for job_id, job in zip(wish.which, store.get(wish.which), strict=True):
+        for job_id, job in stored(store, wish.which):
             if job is None or wish.queue not in (None, job.queue):
                 refused.setdefault(Refusal.NOT_FOUND, []).append(job_id)
-            elif job.state not in _REDRIVABLE:
-                refused.setdefault(Refusal.STATE, []).append(job_id)
-            else:
+            elif job.state in deed.states:
                 wanted[job.queue, job.state] += 1
+            else:
+                is_leased = job.state is State.LEASED and not deed.brings_back
+                refused.setdefault(Refusal.LEASED if is_leased else Refusal.STATE, []).append(job_id)
     ended: Counter[str] = Counter()
     for (queue, state), jobs in wanted.items():
-        if jobs and state in ENDED:
+        if jobs and state in ENDED and deed.brings_back:
             ended[queue] += jobs
     return Forecast(
         wanted.total(),
         {reason: tuple(ids) for reason, ids in refused.items()},
+        sum(jobs for (_, state), jobs in wanted.items() if state is State.LEASED),
         _too_little_room(store, ended),
     )
 
 
-def _matching(store: Store, which: Filter) -> Counter[tuple[str, State]]:
-    """How many jobs match, per queue and state: by their counts, or by a scan if a task is asked for."""
-    if which.task is not None:
-        return Counter((job.queue, job.state) for job in scanned(store, which))
+def _matching(store: Store, choice: Choice, now_at: float) -> Counter[tuple[str, State]]:
+    """How many jobs match, per queue and state: by their counts, or one by one if more than that is asked."""
+    which = choice.which
+    if not choice.is_plain or which.task is not None:
+        return Counter((job.queue, job.state) for job in chosen(store, choice, now_at))
     counts = store.counts([which.queue] if which.queue is not None else list(store.queues()))
     return Counter(
         {
-            (queue, state): getattr(counted, state.value)
+            (queue, state): getattr(counted, "acked" if state is State.SUCCEEDED else state.value)
             for queue, counted in counts.items()
-            for state in _REDRIVABLE
+            for state in State
             if which.admits(state)
         }
     )
@@ -137,27 +220,40 @@ def _too_little_room(store: Store, wanted: Mapping[str, int]) -> dict[str, int]:
     return room
 
 
-def redrive(store: Store, wish: Wish) -> Changed:
-    """Bring the jobs back; those that cannot come are refused with the reason."""
-    return store.amend(wish.which, Redrive(), queue=wish.queue)
-
-
-def _tell_forecast(forecast: Forecast, *, as_json: bool) -> int:
-    if as_json:
-        print_json(
-            {
-                "done": [],
-                "would_change": forecast.jobs,
-                "refused": _by_reason(forecast.refused),
-                "room": dict(forecast.room),
-            },
-            to=sys.stdout,
-        )
+def carry_out(store: Store, wish: Wish, deed: Deed, now_at: float) -> Changed:
+    """Do it, in one step; those to which it cannot be done are refused with the reason."""
+    which: Sequence[int] | Filter
+    if not isinstance(wish.which, Choice):
+        which = wish.which
+    elif wish.which.is_plain:
+        which = wish.which.which
     else:
-        say(f"{many(forecast.jobs, 'job')} would run again" if forecast.jobs else _NONE, to=sys.stdout)
+        which = [job.id for job in chosen(store, wish.which, now_at)]
+    return store.amend(which, deed.act, queue=wish.queue)
+
+
+def still_running(store: Store, changed: Changed) -> tuple[int, ...]:
+    """Those of the changed jobs that run, so that they were only asked to stop."""
+    leased = {lease.id for queue in store.queues() for lease in leases_of(store, queue)}
+    return tuple(job_id for job_id in changed.done if job_id in leased)
+
+
+def _tell_forecast(forecast: Forecast, deed: Deed, *, as_json: bool) -> int:
+    if as_json:
+        answer = {"done": [], "would_change": forecast.jobs, "refused": _by_reason(forecast.refused)}
+        if deed.brings_back:
+            answer["room"] = dict(forecast.room)
+        if deed.admits_leased:
+            answer["running"] = forecast.running
+        print_json(answer, to=sys.stdout)
+    else:
+        would = f"{many(forecast.jobs, 'job')} {deed.would}"
+        say(would if forecast.jobs else _none_of(deed), to=sys.stdout)
+        if forecast.running:
+            say(f"  {_asked(forecast.running)}", to=sys.stdout)
         for queue, room in forecast.room.items():
             say(f"  queue {queue} has room for {room} only; the others would stay", to=sys.stdout)
-        _say_refused(forecast.refused)
+        _say_refused(forecast.refused, deed)
     if _none_known(forecast.refused, forecast.jobs):
         return NOT_FOUND
     if forecast.jobs:
@@ -166,15 +262,21 @@ def _tell_forecast(forecast: Forecast, *, as_json: bool) -> int:
     return NOT_DONE if forecast.refused else DONE
 
 
-def _tell_changed(changed: Changed, *, as_json: bool) -> int:
+def tell_changed(changed: Changed, deed: Deed, asked: Sequence[int], *, as_json: bool) -> int:
+    """Say what was done, and what was not; the exit status. asked: those that can only be asked to stop."""
     if as_json:
-        print_json({"done": list(changed.done), "refused": _by_reason(changed.refused)}, to=sys.stdout)
+        answer: dict[str, object] = {"done": list(changed.done), "refused": _by_reason(changed.refused)}
+        if deed.admits_leased:
+            answer["running"] = list(asked)
+        print_json(answer, to=sys.stdout)
     else:
         jobs = len(changed.done)
-        waits = f"{many(jobs, 'job')} {'waits' if jobs == 1 else 'wait'} to run again"
-        say(f"{waits}{_few(changed.done)}" if jobs else _NONE, to=sys.stdout)
-        _say_refused(changed.refused)
-        if jobs:
+        so = f"{many(jobs, 'job')} {deed.one if jobs == 1 else deed.several}"
+        say(f"{so}{_few(changed.done)}" if jobs else _none_of(deed), to=sys.stdout)
+        if asked:
+            say(f"  {_asked(len(asked))}{_few(asked)}", to=sys.stdout)
+        _say_refused(changed.refused, deed)
+        if jobs and deed.brings_back:
             how = f"ulak show {changed.done[0]}" if jobs == 1 else "ulak counts"
             say(
                 f"a worker takes {'it' if jobs == 1 else 'them'} from here; {how} tells how it goes",
@@ -185,6 +287,14 @@ def _tell_changed(changed: Changed, *, as_json: bool) -> int:
     return NOT_DONE if changed.refused else DONE
 
 
+def _none_of(deed: Deed) -> str:
+    return f"there is no such job {deed.purpose}"
+
+
+def _asked(jobs: int) -> str:
+    return f"{many(jobs, 'job')} of these {'runs' if jobs == 1 else 'run'}, and can only be asked to stop"
+
+
 def _none_known(refused: Mapping[Refusal, Sequence[int]], jobs: int) -> bool:
     return not jobs and set(refused) == {Refusal.NOT_FOUND}
 
@@ -193,9 +303,10 @@ def _by_reason(refused: Mapping[Refusal, Sequence[int]]) -> dict[str, list[int]]
     return {reason.value: list(ids) for reason, ids in refused.items()}
 
 
-def _say_refused(refused: Mapping[Refusal, Sequence[int]]) -> None:
+def _say_refused(refused: Mapping[Refusal, Sequence[int]], deed: Deed) -> None:
     for reason, ids in refused.items():
-        say(f"  {many(len(ids), 'job')} left alone, {_LEFT[reason]}{_few(ids)}", to=sys.stdout)
+        why = deed.wrong if reason is Refusal.STATE else _LEFT[reason]
+        say(f"  {many(len(ids), 'job')} left alone, {why}{_few(ids)}", to=sys.stdout)
 
 
 def _few(ids: Sequence[int]) -> str:
@@ -204,28 +315,3 @@ def _few(ids: Sequence[int]) -> str:
         return ""
     more = f" and {len(ids) - _IDS_SHOWN} more" if len(ids) > _IDS_SHOWN else ""
     return f": {', '.join(map(str, ids[:_IDS_SHOWN]))}{more}"
-
-
-def run_pause(args: argparse.Namespace, *, paused: bool) -> int:
-    """Pause a queue, or resume it; 0, also if it was so already."""
-    return finding(lambda _: _pause(args, paused=paused), args)
-
-
-def _pause(args: argparse.Namespace, *, paused: bool) -> int:
-    queue: str = args.queue
-    with opened(args) as edge:
-        was = settings_of(edge.store, queue).paused
-        edge.store.configure(queue, Change(paused=paused))
-        counts = edge.store.counts([queue])[queue]
-    if args.json:
-        answer = {"queue": queue, "paused": paused, "changed": was != paused}
-        print_json(answer | {"pending": counts.pending, "leased": counts.leased}, to=sys.stdout)
-        return DONE
-    so = "paused" if paused else "active"
-    already = " already" if was == paused else ""
-    waiting = f"{many(counts.pending, 'job')} {'waits' if counts.pending == 1 else 'wait'}"
-    running = f"{many(counts.leased, 'job')} {'runs' if counts.leased == 1 else 'run'}"
-    say(f"queue {queue} is {so}{already}: {waiting}, {running}", to=sys.stdout)
-    if paused:
-        say(f"enqueuing goes on; ulak resume {queue} delivers again", to=sys.stderr)
-    return DONE

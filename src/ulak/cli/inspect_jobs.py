@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple, TextIO
 
+from ulak.cli.inspect_choice import Choice, choice_of, chosen, error_text, last_failed
 from ulak.cli.inspect_open import finding, opened, settings_of
 from ulak.cli.inspect_table import Column, age, iso_time, print_json, print_table
 from ulak.cli.output import say
-from ulak.core.job import Attempt, Failure, Job, State
-from ulak.core.store import Filter, Store
-
-# Small, since each job comes with its payload, which may have 256 KiB.
-_PAGE = 100
+from ulak.core.job import Job, State
+from ulak.core.store import Store
 
 
 class JobLine(NamedTuple):
@@ -58,9 +56,8 @@ def _run(args: argparse.Namespace, states: Sequence[str] | None, shown: tuple[Sh
     with opened(args) as edge:
         if args.queue is not None:
             settings_of(edge.store, args.queue)
-        which = Filter(queue=args.queue, states=states, task=args.task)
-        now_at = edge.clock.calendar()
-        page = page_of(edge.store, which, after=args.after, limit=args.limit, now_at=now_at)
+        choice, now_at = choice_of(args, states), edge.clock.calendar()
+        page = page_of(edge.store, choice, after=args.after, limit=args.limit, now_at=now_at)
     if args.json:
         print_json(as_json(page), to=sys.stdout)
         return 0
@@ -72,27 +69,14 @@ def _run(args: argparse.Namespace, states: Sequence[str] | None, shown: tuple[Sh
     return 0
 
 
-def page_of(store: Store, which: Filter, *, after: int, limit: int, now_at: float) -> Page:
-    """The first `limit` matching jobs with id > `after`, by id."""
+def page_of(store: Store, choice: Choice, *, after: int, limit: int, now_at: float) -> Page:
+    """The first `limit` of these jobs with id > `after`, by id."""
     lines: list[JobLine] = []
-    for job in scanned(store, which, after=after, limit=limit + 1):
+    for job in chosen(store, choice, now_at, after=after):
         if len(lines) == limit:
             return Page(lines, more=True)
         lines.append(_line(job, now_at))
     return Page(lines, more=False)
-
-
-def scanned(store: Store, which: Filter, *, after: int = 0, limit: int | None = None) -> Iterator[Job]:
-    """Matching jobs with id > `after`, by id, at most `limit`; few at a time in memory."""
-    found = 0
-    while limit is None or found < limit:
-        wanted = _PAGE if limit is None else min(_PAGE, limit - found)
-        jobs = store.scan(which, after=after, limit=wanted)
-        yield from jobs
-        found += len(jobs)
-        if len(jobs) < wanted:
-            return
-        after = jobs[-1].id
 
 
 def _line(job: Job, now_at: float) -> JobLine:
@@ -114,16 +98,6 @@ def _line(job: Job, now_at: float) -> JobLine:
         ended_at=job.ended_at,
         worker=job.worker,
     )
-
-
-def last_failed(history: Sequence[Attempt]) -> Attempt | None:
-    """The last attempt that has an error, if any."""
-    return next((attempt for attempt in reversed(history) if attempt.error is not None), None)
-
-
-def error_text(error: Failure) -> str:
-    """An error on one line: its type and what it said, as far as it has either."""
-    return ": ".join(part for part in (error.type, error.text) if part)
 
 
 class Shown(NamedTuple):

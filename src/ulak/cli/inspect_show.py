@@ -13,7 +13,7 @@ import msgspec
 
 from ulak import codec
 from ulak.capture import place_of
-from ulak.cli.inspect_jobs import error_text, last_failed
+from ulak.cli.inspect_choice import error_text, last_failed
 from ulak.cli.inspect_open import Missing, finding, opened
 from ulak.cli.inspect_table import Column, age, clock_time, iso_time, many, print_json, print_table
 from ulak.cli.output import say, visible

@@ -1,0 +1,124 @@
+"""The commands that change jobs, on a real file, as a user runs them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.cli.command import Run
+from ulak import Queue
+
+NOT_YET = "nothing was done yet: give --yes to do it\n"
+
+
+@pytest.fixture
+def mail(path: Path) -> Iterator[Queue]:
+    """An open queue on the file, as a program that runs meanwhile has it."""
+    with Queue(f"sqlite:///{path}", "mail", max_attempts=1, capacity=10) as q:
+        yield q
+
+
+@pytest.fixture
+def run(ulak_on_file: Run) -> Run:
+    return ulak_on_file
+
+
+def read(run: Run, *argv: object, status: int = 0) -> Any:
+    """What a command prints with --json."""
+    done = run(*argv, "--json")
+    assert (done.status, done.out.count("\n")) == (status, 1), done.err
+    return json.loads(done.out)
+
+
+def die(q: Queue, error: str = "no") -> int:
+    """The id of a job that failed for good."""
+    job_id = q.enqueue("x", 100)
+    lease = q.deliver()
+    assert lease is not None
+    q.nack(lease, error=error)
+    return job_id
+
+
+def test_cancel_tells_first_how_many_wait_and_how_many_run(run: Run, mail: Queue) -> None:
+    running, waiting = mail.enqueue_many(["a", "b"])
+    assert mail.deliver() is not None
+    asked = "  1 job of these runs, and can only be asked to stop"
+    assert run("cancel", "-q", "mail") == (1, f"2 jobs would be cancelled\n{asked}\n", NOT_YET)
+    assert mail.counts().open == 2
+    done = run("cancel", "-q", "mail", "--yes")
+    assert done == (0, f"2 jobs are cancelled: {running}, {waiting}\n{asked}: {running}\n", "")
+    assert (mail.counts().cancelled, mail.counts().leased) == (1, 1)
+    assert "its cancel is requested" in run("show", running).out
+
+
+def test_cancel_of_what_has_ended_leaves_it_alone(run: Run, mail: Queue) -> None:
+    dead, waiting = die(mail), mail.enqueue("a")
+    assert read(run, "cancel", dead, waiting, 99, status=1) == {
+        "done": [],
+        "would_change": 1,
+        "refused": {"not possible in its state": [dead], "not found": [99]},
+        "running": 0,
+    }
+    done = run("cancel", dead, waiting, "--yes")
+    left = f"  1 job left alone, ended already: {dead}\n"
+    assert (done.status, done.out) == (1, f"1 job is cancelled: {waiting}\n{left}")
+    assert run("cancel", 99, "--yes").status == 3
+    none = (0, "there is no such job to cancel\n", "")
+    assert run("cancel", "--state", "held") == run("cancel", "--state", "held", "--yes") == none
+
+
+def test_jobs_are_chosen_by_what_their_last_error_says(run: Run, mail: Queue) -> None:
+    refused, other = die(mail, "connection refused"), die(mail, "no such user")
+    assert [job["id"] for job in read(run, "ls", "--error", "REFUSED")["jobs"]] == [refused]
+    assert run("rm", "--state", "dead", "--error", "refused").out == "1 job would be removed for good\n"
+    assert read(run, "rm", "--state", "dead", "--error", "refused", "--yes") == {
+        "done": [refused],
+        "refused": {},
+    }
+    assert (mail.get(refused), mail.counts().dead) == (None, 1)
+    assert read(run, "retry", "--state", "dead", "--error", "user", "--yes")["done"] == [other]
+
+
+def test_jobs_are_chosen_by_their_age(run: Run, mail: Queue) -> None:
+    job_id = mail.enqueue("a")
+    assert [job["id"] for job in read(run, "ls", "--older", "0s")["jobs"]] == [job_id]
+    assert read(run, "ls", "--older", "10m")["jobs"] == []
+    assert run("cancel", "--older", "10m", "--yes").out == "there is no such job to cancel\n"
+    assert run("cancel", "--older", "0s", "--yes").out == f"1 job is cancelled: {job_id}\n"
+
+
+def test_rm_removes_what_has_ended_and_what_waits_but_nothing_that_runs(run: Run, mail: Queue) -> None:
+    running = mail.enqueue("r")
+    assert mail.deliver() is not None
+    dead, waiting = die(mail), mail.enqueue("w")
+    done = run("rm", dead, waiting, running, "--yes")
+    left = f"  1 job left alone, running now: {running}\n"
+    assert done == (1, f"2 jobs are removed for good: {dead}, {waiting}\n{left}", "")
+    assert run("rm", dead).status == 3
+    assert [job.id for job in mail.jobs()] == [running]
+
+
+def test_rm_of_a_state_that_is_counted_by_another_name(run: Run, mail: Queue) -> None:
+    mail.enqueue("a")
+    lease = mail.deliver()
+    assert lease is not None
+    mail.ack(lease)
+    assert run("rm", "--state", "succeeded").out == "1 job would be removed for good\n"
+    assert run("rm", "--state", "succeeded", "--yes").status == 0
+    assert mail.counts().acked == 0
+
+
+def test_reprioritise_puts_jobs_first_or_last(run: Run, mail: Queue) -> None:
+    first, second = mail.enqueue_many(["a", "b"])
+    assert run("reprioritise", second, "--priority", 9).out == "1 job would get priority 9\n"
+    assert run("reprioritise", second, "--priority", 9, "--yes").out == f"1 job has priority 9: {second}\n"
+    lease = mail.deliver()
+    assert lease is not None
+    assert lease.id == second
+    done = run("reprioritise", "--state", "ready", "--priority", -5, "--yes")
+    assert (done.status, done.out) == (0, f"1 job has priority -5: {first}\n")
+    assert run("reprioritise", second, "--priority", 1, "--yes").status == 1
