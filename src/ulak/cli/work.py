@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any
 
 from ulak.checks import WEIGHT_MAX
-from ulak.cli import logs
+from ulak.cli import logs, work_say
 from ulak.cli.options import add_verbose, duration, size, whole
-from ulak.cli.output import say
 from ulak.cli.stops import Stops
 
 if TYPE_CHECKING:
@@ -119,36 +117,30 @@ class _Alone:
 
     def begins(self, text: str) -> None:
         """Say on what it works, before the first job says anything."""
-        say(text, to=sys.stderr)
+        work_say.tell(text)
 
     def works(self) -> None:
         """All is said."""
 
     def stops(self, number: int) -> None:
         """Say how long that may take."""
-        from ulak.cli.work_say import stopping
-
-        say(stopping(number, self._grace_s), to=sys.stderr)
+        work_say.tell(work_say.stopping(number, self._grace_s))
 
     def leaves(self, why: str) -> None:
         """Say why."""
-        say(f"ulak takes no more jobs: {why}", to=sys.stderr)
+        work_say.tell(f"ulak takes no more jobs: {why}")
 
     def breaks_off(self, number: int) -> None:
         """Say what becomes of them."""
-        from ulak.cli.work_say import broken_off
-
-        say(broken_off(number), to=sys.stderr)
+        work_say.tell(work_say.broken_off(number))
 
     def ended(self, report: Report, *, number: int | None, why: str | None) -> None:
         """Say what is left."""
         import msgspec
-
-        from ulak.cli import work_say
 
         told = msgspec.structs.asdict(report)
         if number is not None:
             text = work_say.stopped(number, told)
         else:
             text = work_say.drained(told) if why is None else work_say.left(why, told)
-        say(text, to=sys.stderr)
+        work_say.tell(text)

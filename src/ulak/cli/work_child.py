@@ -18,10 +18,10 @@ import msgspec
 from ulak import events
 from ulak.cli import read, work_limits
 from ulak.cli.explain import explained, status_of
-from ulak.cli.output import say
 from ulak.cli.stops import Hurry, Stopped, Stops
 from ulak.cli.work_limits import Sources
 from ulak.cli.work_process import Note, Worker
+from ulak.cli.work_say import tell
 from ulak.clock import SYSTEM
 from ulak.errors import StorageGone, UlakError
 from ulak.events import Event
@@ -59,7 +59,7 @@ def main(*argv: str) -> int:
             if not (args.reload and front.is_fresh):
                 tie.report(Word.GONE if isinstance(error, StorageGone) else Word.FAILED, text)
                 return status_of(error)
-        say(f"{text}\nulak starts again once a Python file below this directory changes", to=sys.stderr)
+        tell(f"{text}\nulak starts again once a Python file below this directory changes")
         return _await_change(stops, tie, since=began_on)
 
 
@@ -73,7 +73,7 @@ def _await_change(stops: Stops, tie: Tie, *, since: float) -> int:
                 SYSTEM.wait(threading.Event(), work_limits.LOOK_S)
     except Stopped:
         return 0
-    say(f"ulak starts again: {why}", to=sys.stderr)
+    tell(f"ulak starts again: {why}")
     tie.report(Word.LEAVES)
     return 0
 
@@ -117,7 +117,7 @@ class _Child:
     def leaves(self, why: str) -> None:
         """Ask for a successor."""
         if self._is_developing:
-            say(f"ulak starts again: {why}", to=sys.stderr)
+            tell(f"ulak starts again: {why}")
         else:
             _log.info("this process takes no more jobs: %s", why)
         self.tie.report(Word.LEAVES)

@@ -5,16 +5,15 @@ from __future__ import annotations
 import argparse
 import contextlib
 import logging
-import sys
 from queue import Empty, SimpleQueue
 from typing import Any
 
 from ulak.cli import logs, work_say
 from ulak.cli.child_command import child_command
 from ulak.cli.explain import FAILED, TRY_AGAIN, UNAVAILABLE
-from ulak.cli.output import say
 from ulak.cli.stops import Hurry
 from ulak.cli.work_process import HURRY_S
+from ulak.cli.work_say import tell
 from ulak.clock import SYSTEM
 from ulak.core.backoff import Backoff
 from ulak.worker.supervisor import GivenUp, Supervisor, Word
@@ -56,27 +55,34 @@ class Fleet:
             try:
                 number = self._tended()
             except GivenUp as error:
-                say(error.reason or f"error: {error}", to=sys.stderr)
+                tell(error.reason or f"error: {error}")
                 supervisor.stop(args.grace + KILL_S)
                 return error.status if error.reason is not None else FAILED
             if number is None:
                 if self._ended:
-                    say(work_say.drained(_summed(self._ended)), to=sys.stderr)
+                    tell(work_say.drained(_summed(self._ended)))
                 return 0
-            say(work_say.stopping(number, args.grace), to=sys.stderr)
-            # Whoever says now that it works has been told to end.
-            self._has_begun = True
-            self._ended.clear()
-            supervisor.terminate()
-            hurry = self._awaited(args.grace + KILL_S)
-            is_cut = supervisor.size > 0
-            supervisor.stop(0.0)
-            if hurry is not None and is_cut:
-                say(work_say.broken_off(hurry.number), to=sys.stderr)
-            else:
-                last = number if hurry is None else hurry.number
-                say(work_say.stopped(last, _summed(self._ended)), to=sys.stderr)
-            return 0 if hurry is None else 128 + hurry.number
+            return self._stopped(number)
+
+    def _stopped(self, number: int) -> int:
+        """End all on a signal; 0, or the status of a second one."""
+        grace_s, supervisor = self._args.grace, self._supervisor
+        # Whoever says now that it works has been told to end.
+        self._has_begun = True
+        self._ended.clear()
+        # First of all, since whoever reads what is said may have stopped reading.
+        supervisor.terminate()
+        tell(work_say.stopping(number, grace_s))
+        hurry = self._awaited(grace_s + KILL_S)
+        is_cut = supervisor.size > 0
+        supervisor.stop(0.0)
+        last = number if hurry is None else hurry.number
+        tell(
+            work_say.broken_off(last)
+            if hurry is not None and is_cut
+            else work_say.stopped(last, _summed(self._ended))
+        )
+        return 0 if hurry is None else 128 + last
 
     def _tended(self) -> int | None:
         """The signal that has come; None once all have ended by themselves."""
@@ -106,7 +112,7 @@ class Fleet:
             _log.info("one more process works")
         else:
             self._has_begun = True
-            say(f"{value}; processes {self._count}", to=sys.stderr)
+            tell(f"{value}; processes {self._count}")
 
 
 def _summed(ended: list[dict[str, Any]]) -> dict[str, Any]:

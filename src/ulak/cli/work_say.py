@@ -1,12 +1,21 @@
-"""What `ulak work` says of its end."""
+"""What `ulak work` says, and how: what it says of its end is here too."""
 
 from __future__ import annotations
 
+import contextlib
 import signal
+import sys
 from collections.abc import Mapping
 from typing import Any
 
+from ulak.cli.output import say
 from ulak.durations import format_duration
+
+
+def tell(text: str) -> None:
+    """Say something on stderr. Whoever reads that may be gone, or its disk full: the work goes on."""
+    with contextlib.suppress(OSError, ValueError):
+        say(text, to=sys.stderr)
 
 
 def stopping(number: int, grace_s: float) -> str:
