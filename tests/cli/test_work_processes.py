@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.working import HELLO, SIGNALS, Caller, Work
+from tests.cli.working import HELLO, SIGNALS, Caller, Python, Work
 from tests.support.commands import Command
 from tests.support.doors import Door
 from tests.support.pids import children_of, is_alive
@@ -180,6 +180,20 @@ def test_at_a_second_signal_all_end_soon_also_where_nothing_can_be_handed_back(
     assert worker.err.rest()[-1] == said
 
 
+def test_what_could_not_be_handed_back_is_told_by_1(
+    work: Work, caller: Caller, gate: Door, folder: Path
+) -> None:
+    worker = work("hello:app", "--processes", "1", "--grace", "10ms")
+    caller.stand.enqueue(gate.place)
+    gate.guest()
+    with contextlib.closing(sqlite3.connect(folder / "jobs.db")) as other:
+        other.execute("BEGIN IMMEDIATE")
+        worker.signal(signal.SIGTERM)
+        assert worker.ended() == 1
+    said = "ulak ended on SIGTERM: jobs that still ran start again elsewhere, an attempt the fewer"
+    assert worker.err.rest()[-1] == said
+
+
 def test_a_process_that_is_stopped_by_hand_hands_back_and_is_replaced(
     work: Work, caller: Caller, gate: Door
 ) -> None:
@@ -221,6 +235,7 @@ def test_one_that_had_settled_a_job_is_replaced_at_once_and_else_after_a_while(
     ("args", "hello", "status", "first"),
     [
         (["hello:app"], "1 / 0", 2, "error U302: importing hello raised ZeroDivisionError: division by zero"),
+        (["hello:app"], "raise KeyboardInterrupt", 2, "error U302: importing the App raised Keyboard"),
         (["hello:ap"], HELLO, 2, "error U302: hello.py has no 'ap'; did you mean 'app'?"),
         (
             ["hello:app", "--queues", "mial"],
@@ -283,6 +298,27 @@ def test_a_process_that_dies_in_a_drain_is_replaced(work: Work, caller: Caller, 
     caller.stand.enqueue(gate.place)
     worker = work("hello:app", "--processes", "1", "--drain")
     os.kill(gate.guest().pid, signal.SIGKILL)
+    gate.guest().let_go()
+    assert worker.ended() == 0
+    assert worker.err.rest()[-1] == "ulak drained: 0 jobs open"
+
+
+def test_a_job_that_ends_its_process_with_0_ends_no_drain(work: Work, python: Python, folder: Path) -> None:
+    leaves = "@app.task(max_attempts=2)\ndef leave() -> None:\n    os._exit(0)"
+    (folder / "hello.py").write_text(HELLO + leaves)
+    python("leave.enqueue()\nwelcome.enqueue('ada')")
+    worker = work("hello:app", "--processes", "1", "--concurrency", "1", "--drain")
+    assert worker.ended() == 0
+    assert worker.err.rest()[-1] == "ulak drained: 0 jobs open"
+    assert worker.out.rest() == ["welcome ada"]
+
+
+def test_a_process_that_is_stopped_by_hand_in_a_drain_is_replaced(
+    work: Work, caller: Caller, gate: Door
+) -> None:
+    caller.stand.enqueue(gate.place)
+    worker = work("hello:app", "--processes", "1", "--drain", "--grace", "10ms")
+    os.kill(gate.guest().pid, signal.SIGTERM)
     gate.guest().let_go()
     assert worker.ended() == 0
     assert worker.err.rest()[-1] == "ulak drained: 0 jobs open"

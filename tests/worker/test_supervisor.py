@@ -272,6 +272,21 @@ def test_one_that_leaves_is_replaced_also_once_the_end_was_said(tmp_path: Path) 
         assert (supervisor.started, supervisor.ends) == (2, {})
 
 
+def test_one_that_knows_of_itself_when_it_is_enough_is_replaced_until_it_says_so(tmp_path: Path) -> None:
+    code = TIED + textwrap.dedent("""
+        if os.path.exists(sys.argv[1]):
+            tie.report(Word.DRAINED)
+        open(sys.argv[1], "w")
+    """)
+    with owned_clock(python(code, tmp_path / "seen")) as (supervisor, clock):
+        supervisor.finish(tell=False)
+        tended(supervisor, lambda: supervisor.ends[0] == 1)
+        assert not supervisor.is_over
+        clock.advance(1.1)
+        tended(supervisor, lambda: supervisor.is_over)
+        assert (supervisor.started, supervisor.ends) == (2, {0: 1})
+
+
 def test_one_that_wanted_to_leave_and_died_has_died() -> None:
     code = TIED + "tie.report(Word.LEAVES)\nos.kill(os.getpid(), 9)"
     with owned_clock(python(code)) as (supervisor, _):

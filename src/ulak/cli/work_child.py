@@ -23,7 +23,7 @@ from ulak.cli.work_limits import Sources
 from ulak.cli.work_process import Note, Worker
 from ulak.cli.work_say import tell
 from ulak.clock import SYSTEM
-from ulak.errors import StorageGone, UlakError
+from ulak.errors import ConfigError, StorageGone, UlakError
 from ulak.events import Event
 from ulak.worker.supervisor import Tie, Word
 
@@ -53,7 +53,7 @@ def main(*argv: str) -> int:
 
         front.tie = tie = Tie(on_hurry=hurry)
         try:
-            return worker.run(stops)
+            return _run(worker, stops)
         except Exception as error:  # noqa: BLE001 - whatever it is, its parent is told
             text = explained(error, verbose=args.verbose > 0)
             if not (args.reload and front.is_fresh):
@@ -61,6 +61,13 @@ def main(*argv: str) -> int:
                 return status_of(error)
         tell(f"{text}\nulak starts again once a Python file below this directory changes")
         return _await_change(stops, tie, since=began_on)
+
+
+def _run(worker: Worker, stops: Stops) -> int:
+    try:
+        return worker.run(stops)
+    except KeyboardInterrupt:  # from the App's module, since signals raise none here
+        raise ConfigError("importing the App raised KeyboardInterrupt") from None
 
 
 def _await_change(stops: Stops, tie: Tie, *, since: float) -> int:
@@ -125,11 +132,11 @@ class _Child:
     def breaks_off(self, number: int) -> None:
         """The parent sees it end."""
 
-    def ended(self, report: Report, *, number: int | None, why: str | None) -> None:  # noqa: ARG002
+    def ended(self, report: Report, *, number: int | None, why: str | None) -> None:
         """Say what is left, and when it was so: the last one to look has seen what all have done."""
         assert self._app is not None
         told = {**msgspec.structs.asdict(report), "at": SYSTEM.interval()}
         queues = self._queues or self._app.queues
         with contextlib.suppress(UlakError):  # the store may be away; then it is as the pool has seen it
             told["open"] = sum(self._app.queue(name).counts().open for name in queues)
-        self.tie.report(Word.ENDED, told)
+        self.tie.report(Word.DRAINED if number is None and why is None else Word.ENDED, told)

@@ -65,24 +65,21 @@ class Fleet:
             return self._stopped(number)
 
     def _stopped(self, number: int) -> int:
-        """End all on a signal; 0, or the status of a second one."""
+        """End all on a signal; 0 if all have handed back what they held, after a second one its own."""
         grace_s, supervisor = self._args.grace, self._supervisor
         # Whoever says now that it works has been told to end.
         self._has_begun = True
         self._ended.clear()
+        cut = supervisor.cut
         # First of all, since whoever reads what is said may have stopped reading.
         supervisor.terminate()
         tell(work_say.stopping(number, grace_s))
         hurry = self._awaited(grace_s + KILL_S)
-        is_cut = supervisor.size > 0
         supervisor.stop(0.0)
+        is_cut = supervisor.cut > cut
         last = number if hurry is None else hurry.number
-        tell(
-            work_say.broken_off(last)
-            if hurry is not None and is_cut
-            else work_say.stopped(last, _summed(self._ended))
-        )
-        return 0 if hurry is None else 128 + last
+        tell(work_say.broken_off(last) if is_cut else work_say.stopped(last, _summed(self._ended)))
+        return int(is_cut) if hurry is None else 128 + last
 
     def _tended(self) -> int | None:
         """The signal that has come; None once all have ended by themselves."""
@@ -106,7 +103,7 @@ class Fleet:
         return hurry
 
     def _hear(self, word: Word, value: Any) -> None:  # noqa: ANN401 - what a child says
-        if word is Word.ENDED:
+        if word in (Word.ENDED, Word.DRAINED):
             self._ended.append(value)
         elif self._has_begun:
             _log.info("one more process works")

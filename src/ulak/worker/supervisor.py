@@ -45,7 +45,7 @@ class Word(enum.StrEnum):
 
     WORKS: it has begun to take jobs. SETTLED: it has settled a first one. LEAVES: it will end with status 0,
     to be replaced at once. FAILED: why it is about to end otherwise. GONE: likewise, and so would any other.
-    ENDED: what it has left behind.
+    ENDED: what it has left behind. DRAINED: likewise, and that it ends since nothing is left that could run.
     """
 
     WORKS = "works"
@@ -54,6 +54,7 @@ class Word(enum.StrEnum):
     FAILED = "failed"
     GONE = "gone"
     ENDED = "ended"
+    DRAINED = "drained"
 
 
 class GivenUp(ChildProcessError):
@@ -86,7 +87,7 @@ class _Place:
     def forget(self) -> None:
         """Forget what the last process has said."""
         self.heard = b""
-        self.works = self.has_settled = self.leaves = self.is_last = False
+        self.works = self.has_settled = self.leaves = self.is_last = self.has_drained = False
         self.reason: str | None = None
 
 
@@ -130,6 +131,8 @@ class Supervisor:
         self._stopping = False
         # How processes ended that were not told to: exit status, or minus the signal -> how many.
         self.ends: Counter[int] = Counter()
+        # How many took jobs and ended otherwise than with 0, also by `stop`: they may have held some.
+        self.cut = 0
         self.started = 0
         self.has_worked = False
 
@@ -170,7 +173,7 @@ class Supervisor:
     def finish(self, *, tell: bool = True) -> None:
         """Close every child's stdin; also of those that start later. Who then ends with 0 is not replaced.
 
-        tell: if False, they know of themselves when it is enough, and their stdin stays open.
+        tell: if False, they know of themselves when it is enough, and say DRAINED; their stdin stays open.
         """
         self._finished, self._tells_finish = True, tell
         for place in self._places:
@@ -280,7 +283,8 @@ class Supervisor:
             case Word.WORKS:
                 place.works = self.has_worked = True
                 self._tell(word, value)
-            case Word.ENDED:
+            case Word.ENDED | Word.DRAINED:
+                place.has_drained = word is Word.DRAINED
                 self._tell(word, value)
 
     def _ended(self, place: _Place, status: int) -> None:
@@ -292,11 +296,12 @@ class Supervisor:
             self._selector.unregister(place.line)
         place.line.close()
         pid, place.process, place.line = place.process.pid, None, None
+        self.cut += place.works and status != 0
         if place.leaves and status == 0:
             _log.info("process %d (pid %d) has left; the next one starts at once", place.number, pid)
             place.fruitless = place.failed = 0
             place.start_at = self._clock.interval()
-        elif status == 0 and self._finished:
+        elif status == 0 and self._finished and (self._tells_finish or place.has_drained):
             place.left = True
         elif not place.was_killed_here and not (self._stopping and status in (0, -signal.SIGTERM)):
             self.ends[status] += 1
