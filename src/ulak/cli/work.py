@@ -126,7 +126,7 @@ class _Alone:
         """Say how long that may take."""
         work_say.tell(work_say.stopping(number, self._grace_s))
 
-    def leaves(self, why: str) -> None:
+    def leaves(self, why: str, _level: int) -> None:
         """Say why."""
         work_say.tell(f"ulak takes no more jobs: {why}")
 

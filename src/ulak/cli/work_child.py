@@ -121,12 +121,12 @@ class _Child:
     def stops(self, _number: int) -> None:
         """The parent knows: it has passed the signal on, or will hear of the end."""
 
-    def leaves(self, why: str) -> None:
+    def leaves(self, why: str, level: int) -> None:
         """Ask for a successor."""
         if self._is_developing:
             tell(f"ulak starts again: {why}")
         else:
-            _log.info("this process takes no more jobs: %s", why)
+            _log.log(level, "this process takes no more jobs: %s", why)
         self.tie.report(Word.LEAVES)
 
     def breaks_off(self, number: int) -> None:

@@ -1,4 +1,4 @@
-"""What ends a worker process beside signals: how much memory it takes, and that its source has changed."""
+"""What ends a worker process beside signals: its memory, hung threads, and changed source."""
 
 from __future__ import annotations
 
@@ -7,9 +7,13 @@ import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ulak.cli.options import spelled_size
 from ulak.clock import SYSTEM
+
+if TYPE_CHECKING:
+    from ulak.worker.pool import Pool
 
 LOOK_S = 1.0
 """How often memory and files are looked at."""
@@ -53,6 +57,33 @@ def too_large(max_bytes: int) -> Look:
         return f"it takes {spelled_size(taken)} of memory" if taken > max_bytes else None
 
     return look
+
+
+# Threads that hang
+
+
+def too_many_late(pool: Pool, count: int, *, is_replaced: bool) -> Look:
+    """Tells when too many of a pool's workers have jobs that go on though their timeout is over.
+
+    Of a process that is replaced, half: a start costs less than what they would have run. Else all that are
+    left: nobody may start another, and as long as a worker is free it is worth more than none.
+    """
+    from ulak.worker.overseer import shown
+
+    def look() -> str | None:
+        late, left = pool.late, pool.size
+        enough = min(left, (count + 1) // 2) if is_replaced else left
+        if not late or len(late) < enough:
+            return None
+        text = "workers have jobs that go on though their timeout is over"
+        return f"{len(late)} of its {count} {text}: {shown(late)}"
+
+    return look
+
+
+def only_late(pool: Pool) -> Look:
+    """Tells when nothing else runs any more in a pool that takes no more jobs."""
+    return lambda: "only late" if 0 < pool.size <= len(pool.late) else None
 
 
 # Source

@@ -6,6 +6,7 @@ import argparse
 import atexit
 import contextlib
 import io
+import logging
 import os
 import signal
 import sys
@@ -56,10 +57,16 @@ class Leave(NamedTuple):
 
     why: str
     grace_s: float
+    level: int = logging.INFO
 
 
-Note: TypeAlias = "int | Hurry | Leave | Report | BaseException"
-"""What wakes the process: a signal's number, a second one, a reason to leave, or how the pool ended."""
+class OnlyLate(NamedTuple):
+    """The process leaves, and nothing else runs in it but jobs that go on though their timeout is over."""
+
+
+Note: TypeAlias = "int | Hurry | Leave | OnlyLate | Report | BaseException"
+"""What wakes the process: a signal's number, a second one, a reason to leave, that it need not wait any
+longer, or how the pool ended."""
 
 
 class Front(Protocol):
@@ -79,8 +86,8 @@ class Front(Protocol):
     def stops(self, number: int) -> None:
         """A signal has come; running jobs have the grace to finish."""
 
-    def leaves(self, why: str) -> None:
-        """It takes no more jobs, for a reason of its own."""
+    def leaves(self, why: str, level: int) -> None:
+        """It takes no more jobs, for a reason of its own; at this level where that is logged."""
 
     def breaks_off(self, number: int) -> None:
         """It ends on a second signal with jobs that it could not hand back."""
@@ -208,6 +215,10 @@ class Worker:
         try:
             for look, grace_s in looks:
                 self._leave_once(look, grace_s)
+            if args.executor != "process":  # there such jobs are killed
+                is_replaced = self._front.is_one_of_several
+                late = work_limits.too_many_late(pool, args.concurrency, is_replaced=is_replaced)
+                self._leave_once(late, args.grace, logging.WARNING)
             report, number, why = self._watched(pool)
         except BaseException:
             pool.shutdown(0)
@@ -216,8 +227,8 @@ class Worker:
         self._front.ended(report, number=number, why=why)
         return pool
 
-    def _leave_once(self, look: Look, grace_s: float) -> None:
-        work_limits.watch(look, lambda why: self._inbox.put(Leave(why, grace_s)))
+    def _leave_once(self, look: Look, grace_s: float, level: int = logging.INFO) -> None:
+        work_limits.watch(look, lambda why: self._inbox.put(Leave(why, grace_s, level)))
 
     def _watched(self, pool: Pool) -> tuple[Report, int | None, str | None]:
         """How the pool ended, on which signal, if it was one, or why else."""
@@ -239,6 +250,10 @@ class Worker:
                 if number is None and why is None:
                     why = self._leave(note)
                     endings += self._begin(partial(pool.shutdown, note.grace_s))
+                    work_limits.watch(work_limits.only_late(pool), lambda _: self._inbox.put(OnlyLate()))
+            elif isinstance(note, OnlyLate):
+                # Their attempts have failed, whatever comes.
+                endings += self._begin(partial(pool.shutdown, 0))
             else:
                 endings, released = endings - 1, released + note.released
                 # A drain that is stopped ends twice, and tells the log so before the last line.
@@ -248,7 +263,7 @@ class Worker:
                     return msgspec.structs.replace(note, released=released), number, why
 
     def _leave(self, leave: Leave) -> str:
-        self._front.leaves(leave.why)
+        self._front.leaves(leave.why, leave.level)
         return leave.why
 
     def _await_end(self, pool: Pool) -> None:

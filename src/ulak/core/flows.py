@@ -391,10 +391,10 @@ def _settle_lost(leases: Sequence[Lease], note: Note, *, crashed: bool = False) 
     for lease in leases:
         u = yield from draw()
         lost.append((lease, rules.failure(lease, Cause.LOST, draw=u, crashed=crashed or lease.gone)))
-    return (yield from _settle_for_others(lost, note))
+    return (yield from settle_for_others(lost, note))
 
 
-def _settle_for_others(settlements: Sequence[Settlement], note: Note) -> Flow[int]:
+def settle_for_others(settlements: Sequence[Settlement], note: Note) -> Flow[int]:
     """Settle what their workers do not; how many were theirs still."""
     answers = yield from ask(Store.settle, settlements)
     settled = 0
@@ -478,6 +478,6 @@ def release_all(queue: str, worker: str, cause: Cause = Cause.RELEASE, note: Not
     """Hand back, unspent, every lease this worker holds in the queue; how many."""
     released, after = 0, 0
     while leases := (yield from ask(Store.leased, queue, worker=worker, after=after, limit=SWEEP_MAX)):
-        released += yield from _settle_for_others([(lease, rules.give_back(cause)) for lease in leases], note)
+        released += yield from settle_for_others([(lease, rules.give_back(cause)) for lease in leases], note)
         after = leases[-1].id
     return released

@@ -26,6 +26,9 @@ LONG_MIN_S = 30.0
 """A job is overdue after an hour; or after ten times what 99 of 100 runs of its task took, once there were
 enough of them, but not before this."""
 
+LATE_LOOKS = 2
+"""At how many looks in a row a job's time is over that is told to go on though it is."""
+
 _JOBS_SHOWN = 5
 
 
@@ -41,6 +44,13 @@ class Overseer:
         self._seen: dict[tuple[int, int], tuple[float, bool]] = {}
         # (job, delivery) -> at how many looks its time was over.
         self._over: dict[tuple[int, int], int] = {}
+
+    @property
+    def late(self) -> list[Lease]:
+        """Jobs that run now, though two looks have seen that their time was over."""
+        over = self._over
+        held = [running for seat in self._crew.seats if (running := seat.running) is not None]
+        return [lease for lease, _ in held if over.get((lease.id, lease.delivery), 0) >= LATE_LOOKS]
 
     def duty(self) -> Flow[float | None]:
         """Look at all of it."""
@@ -62,7 +72,7 @@ class Overseer:
             "the interpreter, a store that does not answer, or a stopped process; running: %s",
             self._crew.label,
             late_s,
-            _shown(running),
+            shown(running),
         )
 
     def _tell_blocked(self, now: float, running: Sequence[Lease]) -> None:
@@ -78,7 +88,7 @@ class Overseer:
                     self._crew.label,
                     silent_s,
                     pulse.where(),
-                    _shown(running),
+                    shown(running),
                 )
 
     def _tell_lost(self, over: Sequence[Lease]) -> None:
@@ -86,7 +96,7 @@ class Overseer:
         before = self._over
         self._over = {key: before.get(key, 0) + 1 for key in ((job.id, job.delivery) for job in over)}
         for lease in over:
-            if self._over[lease.id, lease.delivery] == 2:
+            if self._over[lease.id, lease.delivery] == LATE_LOOKS:
                 _log.warning(
                     "job %d%s of queue %s still runs, though its task's timeout is over; its worker takes no "
                     "other job until it returns, as do %d of %d; kill_after= and processes end such jobs",
@@ -121,7 +131,8 @@ class Overseer:
         return LONG_S if usual_s is None else min(LONG_S, max(LONG_MIN_S, TIMES_P99 * usual_s))
 
 
-def _shown(running: Sequence[Lease]) -> str:
+def shown(running: Sequence[Lease]) -> str:
+    """Some jobs, in a line."""
     jobs = [f"job {lease.id}{f' ({lease.task})' if lease.task else ''}" for lease in running[:_JOBS_SHOWN]]
     more = len(running) - len(jobs)
     return ", ".join(jobs) + (f" and {more} more" if more else "") if jobs else "nothing"

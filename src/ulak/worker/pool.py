@@ -12,6 +12,7 @@ from typing import Any, Self
 from ulak.context import handling
 from ulak.core.backoff import Backoff
 from ulak.core.flows import Do, Flow, Handling, ask
+from ulak.core.job import Lease
 from ulak.core.store import Change, Store
 from ulak.durations import Duration, seconds
 from ulak.errors import ArgumentError, Closed, StorageGone, WouldDeadlock
@@ -75,6 +76,7 @@ class BasePool:
         self._hands: AnyHands | None = None
         self._first_end = threading.Lock()
         self._keeper: threading.Thread | None = None
+        self._overseer: Overseer | None = None
 
     @property
     def worker(self) -> str:
@@ -90,6 +92,11 @@ class BasePool:
     def is_spent(self) -> bool:
         """Whether the last job that it may run has begun."""
         return self._crew.is_spent
+
+    @property
+    def late(self) -> list[Lease]:
+        """Jobs that go on though their timeout is over; until they return their workers take no other."""
+        return [] if self._overseer is None else self._overseer.late
 
     @property
     def store_gone(self) -> StorageGone | None:
@@ -143,7 +150,8 @@ class BasePool:
         for seat in self._crew.seats:
             hands.start(seat)
         pulses = [pulse for pulse in (hands.pulse, self._handler.pulse) if pulse is not None]
-        duties = [*self._duties, Overseer(self._crew, pulses).duty]
+        self._overseer = Overseer(self._crew, pulses)
+        duties = [*self._duties, self._overseer.duty]
         keeper = Keeper(self._crew, lambda: replace_lost(self._crew, hands), duties)
         name = f"ulak-{self._crew.label}-keeper"
         self._keeper = threading.Thread(target=self._keep, args=(keeper,), name=name, daemon=True)

@@ -20,6 +20,7 @@ from ulak.seldom import Seldom, again, in_a_line
 from ulak.storage.line import WaitLine
 from ulak.ways import quick_hands
 from ulak.worker.execute import NO_TASK, Ending, Failed, ack_joined
+from ulak.worker.late import fail_late
 from ulak.worker.report import Report, Tally
 from ulak.worker.seat import Hands, Left, Seat
 from ulak.worker.turns import Turns
@@ -453,6 +454,7 @@ class Crew:
         returned, self._returned = self._returned, []
         released = len(returned)
         try:
+            yield from fail_late(self.seats, self.tell_settled)
             for queue in self.queues:
                 released += yield from flows.release_all(
                     queue, self.worker, Cause.SHUTDOWN, self.tell_settled
