@@ -14,7 +14,7 @@ import pytest
 
 from tests.cli.test_inspect_usage import Terminal, lines_of
 from ulak import Backoff, NewJob, Queue
-from ulak.cli import inspect_change, inspect_counts, inspect_jobs, inspect_show
+from ulak.cli import dead_groups, inspect_change, inspect_counts, inspect_jobs, inspect_show
 from ulak.cli.inspect_choice import Choice
 from ulak.cli.inspect_open import Missing
 from ulak.cli.inspect_table import print_json
@@ -197,6 +197,37 @@ def test_dead_letters_say_what_they_died_of_and_when(scene: Scene) -> None:
         *("1", "mail", "1/1", "1m00s", "nack", "-"),
         "the printer is on fire",
     ]
+
+
+def test_dead_letters_of_one_error_are_one_group_whatever_numbers_it_has(scene: Scene) -> None:
+    first, second = scene.dead(error="no user 17"), scene.dead(error="no user 18\nbecause")
+    scene.clock.advance(60)
+    scene.dead(error="timed out")
+    jobs = scene.edge.store.scan(Filter(states="dead"))
+    groups = dead_groups.groups_of(jobs)
+    assert [group.jobs for group in groups] == [2, 1]
+    assert [job.id for job in dead_groups.of_group(jobs, groups[0].fingerprint)] == [first, second]
+    assert all(dead_groups.is_fingerprint(group.fingerprint) for group in groups)
+    out = io.StringIO()
+    dead_groups.print_groups(groups, scene.clock.calendar(), to=out)
+    assert lines_of(out)[1].split(maxsplit=5)[1:] == ["2", "1m00s", "-", "-", r"no user 18\nbecause"]
+
+
+def test_dead_letters_are_told_apart_by_where_their_error_was_raised(scene: Scene) -> None:
+    def fail(here: bool) -> None:
+        if here:
+            raise ValueError("broken")
+        raise ValueError("broken")
+
+    for here in (True, False, True):
+        job_id = scene.mail.enqueue("x", max_attempts=1)
+        with pytest.raises(ValueError, match="broken") as raised:
+            fail(here)
+        scene.mail.nack(scene.taken(), error=raised.value)
+    groups = dead_groups.groups_of(scene.edge.store.scan(Filter(states="dead")))
+    assert [group.jobs for group in groups] == [2, 1]
+    assert groups[0].last_id == job_id
+    assert re.fullmatch(r"tests/cli/test_inspect.py:\d+", groups[0].place)
 
 
 def test_control_characters_of_a_stored_text_never_reach_the_output(scene: Scene) -> None:

@@ -14,6 +14,7 @@ from ulak.cli.inspect_table import Column, print_json, print_table
 
 COMMANDS = (
     *(["counts"], ["ls"], ["show", "1"], ["retry", "1"], ["dead", "ls"]),
+    *(["dead", "show", "e1234567"], ["dead", "retry", "1"], ["dead", "drop", "1"]),
     *(["cancel", "1"], ["rm", "1"], ["reprioritise", "1", "--priority", "9"]),
     *(["pause", "mail"], ["resume", "mail"], ["doctor"]),
 )
@@ -76,11 +77,19 @@ REFUSED = {
     ),
     "no command of dead": (
         ["dead"],
-        "error U302: dead needs a command; there is ls\n  see ulak dead --help\n",
+        "error U302: dead needs a command; there is ls, show, retry, drop\n  see ulak dead --help\n",
     ),
     "option of dead ls": (
-        ["dead", "ls", "--limt", "3"],
-        "error U302: unknown option '--limt'; did you mean --limit?\n  see ulak dead ls --help\n",
+        ["dead", "ls", "--taks", "3"],
+        "error U302: unknown option '--taks'; did you mean --task?\n  see ulak dead ls --help\n",
+    ),
+    "dead retry of what is neither": (
+        ["dead", "retry", "-u", "sqlite:///x.db", "e12"],
+        "error U302: 'e12' is neither a fingerprint nor an id\n  see ulak dead ls\n",
+    ),
+    "dead retry at no rate": (
+        ["dead", "retry", "1", "--rate", "0/s"],
+        "error U302: --rate: a rate is more than 0 per second, such as 10/s\n  see ulak dead retry --help\n",
     ),
     "retry of nothing": (
         ["retry", "-u", "sqlite:///x.db"],
@@ -143,12 +152,12 @@ def test_the_environment_names_the_store_unless_the_option_does(
     assert "no store is named" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("argv", COMMANDS, ids=lambda argv: argv[0])
+@pytest.mark.parametrize("argv", COMMANDS, ids=" ".join)
 def test_help_fits_80_columns_of_plain_ascii(
     argv: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", "80")
-    words = argv if argv[0] == "dead" else argv[:1]
+    words = argv[:2] if argv[0] == "dead" else argv[:1]
     assert main([*words, "--help"]) == 0
     printed = capsys.readouterr()
     assert printed.err == ""

@@ -11,6 +11,7 @@ import pytest
 
 from tests.cli.command import Run
 from ulak import Queue
+from ulak.cli import dead_change
 
 NOT_YET = "nothing was done yet: give --yes to do it\n"
 
@@ -122,3 +123,74 @@ def test_reprioritise_puts_jobs_first_or_last(run: Run, mail: Queue) -> None:
     done = run("reprioritise", "--state", "ready", "--priority", -5, "--yes")
     assert (done.status, done.out) == (0, f"1 job has priority -5: {first}\n")
     assert run("reprioritise", second, "--priority", 1, "--yes").status == 1
+
+
+# dead
+
+
+def group_of(run: Run) -> str:
+    """The fingerprint of the largest group."""
+    fingerprint: str = read(run, "dead", "ls")["groups"][0]["fingerprint"]
+    return fingerprint
+
+
+def test_dead_ls_tells_what_jobs_died_of_and_the_next_step(run: Run, mail: Queue) -> None:
+    dead = [die(mail, f"no user {n}") for n in range(3)]
+    die(mail, "timed out")
+    done = run("dead", "ls")
+    name = group_of(run)
+    assert [line.split()[1] for line in done.out.splitlines()[1:]] == ["3", "1"]
+    assert done.out.splitlines()[1].startswith(name)
+    assert f"ulak dead retry {name} --first 3 would try a few" in done.err
+    shown = read(run, "dead", "show", name)
+    assert [job["id"] for job in shown["jobs"]] == dead
+    page = run("dead", "show", name, "--limit", 2)
+    assert page.err == f"there are more: --after {dead[1]}\n"
+    assert run("dead", "show", name, "--after", dead[2]).status == 3
+    assert read(run, "dead", "ls", "--error", "TIMED")["groups"][0]["jobs"] == 1
+
+
+def test_a_few_of_a_group_are_tried_first_and_then_the_rest_of_it(run: Run, mail: Queue) -> None:
+    dead = [die(mail, f"no user {n}") for n in range(4)]
+    other = die(mail, "timed out")
+    name = group_of(run)
+    assert run("dead", "retry", name) == (1, "4 jobs would run again\n", NOT_YET)
+    assert run("dead", "retry", name, "--first", 1).out == "1 job would run again\n"
+    assert read(run, "dead", "retry", name, "--first", 1, "--yes") == {"done": dead[:1], "refused": {}}
+    assert read(run, "dead", "retry", name, "--rate", "100/s", "--yes")["done"] == dead[1:]
+    assert run("dead", "retry", name, "--yes").status == 3
+    assert (mail.counts().ready, [job.id for job in mail.jobs("dead")]) == (4, [other])
+
+
+def test_a_rate_keeps_jobs_apart(run: Run, mail: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
+    slept: list[float] = []
+    monkeypatch.setattr(dead_change, "pause", slept.append)
+    for n in range(5):
+        die(mail, f"no user {n}")
+    assert len(read(run, "dead", "retry", group_of(run), "--rate", "20/s", "--yes")["done"]) == 5
+    assert slept == [0.1, 0.1]
+
+
+def test_dead_drop_removes_dead_jobs_and_no_others(run: Run, mail: Queue) -> None:
+    dead, second, waiting = die(mail), die(mail, "other"), mail.enqueue("w")
+    assert run("dead", "drop", dead, waiting).out.splitlines() == [
+        "1 job would be removed for good",
+        f"  1 job left alone, not dead: {waiting}",
+    ]
+    done = run("dead", "drop", dead, waiting, 99, "--yes")
+    assert done.status == 1
+    assert done.out.splitlines() == [
+        f"1 job is removed for good: {dead}",
+        f"  1 job left alone, not dead: {waiting}",
+        "  1 job left alone, not stored here: 99",
+    ]
+    assert [job.id for job in mail.jobs()] == [second, waiting]
+
+
+def test_dead_retry_leaves_alone_what_runs_or_waits(run: Run, mail: Queue) -> None:
+    running, waiting = mail.enqueue_many(["a", "b"])
+    assert mail.deliver() is not None
+    for words in ((), ("--yes",)):
+        done = run("dead", "retry", running, waiting, *words)
+        left = f"  2 jobs left alone, not dead: {running}, {waiting}\n"
+        assert done == (1, f"there is no such job to run again\n{left}", "")

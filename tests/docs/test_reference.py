@@ -78,7 +78,8 @@ def test_the_tables_of_fields_have_each_and_no_other(begin: str, end: str | None
 # The command line
 
 COMMANDS = [
-    *("work", "schedules", "counts", "ls", "show", "dead ls", "retry", "cancel", "rm", "reprioritise"),
+    *("work", "schedules", "counts", "ls", "show", "retry", "cancel", "rm", "reprioritise"),
+    *("dead ls", "dead show", "dead retry", "dead drop"),
     *("pause", "resume", "doctor", "demo"),
 ]
 SHARED = {"-h", "--help", "-u", "--url", "--json", "-v", "--verbose"}
@@ -93,7 +94,7 @@ def parser_of(words: str) -> argparse.ArgumentParser:
 
 
 def section(command: str) -> str:
-    command = "pause" if command == "resume" else command.partition(" ")[0]
+    command = "pause" if command == "resume" else command
     return CLI.partition(f"\n## ulak {command}\n")[2].partition("\n## ")[0]
 
 
@@ -128,6 +129,7 @@ VARYING = (
     (r"\d\d:\d\d:\d\d\.\d+Z", "<time>"),
     (r"\b(\d+m\d\ds|[\d.e-]+ ?(ns|µs|ms|s))\b", "<took>"),
     (r"\b\S+-\d+-app-\d+\b", "<worker>"),
+    (r"\be[0-9a-f]{7}\b", "<fingerprint>"),
     (r"\d+ pages? \([^)]*\)", "<pages>"),
     (r"is wrong; .*", "is wrong; <notes>"),
     (r"[ -]+", " "),

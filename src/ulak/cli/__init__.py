@@ -12,7 +12,7 @@ import sys
 from collections.abc import Sequence
 
 from ulak import __version__
-from ulak.cli import demo, doctor, inspect, schedules, steer, work
+from ulak.cli import dead, demo, doctor, inspect, schedules, steer, work
 from ulak.cli.explain import USAGE, explained, status_of
 from ulak.cli.options import Parser, add_verbose
 from ulak.cli.output import say
@@ -73,6 +73,7 @@ def _parser() -> Parser:
     work.add(commands)
     schedules.add(commands)
     inspect.add(commands)
+    dead.add(commands)
     steer.add(commands)
     doctor.add(commands)
     return parser

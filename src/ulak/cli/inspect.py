@@ -32,7 +32,6 @@ def add(commands: Any) -> None:  # noqa: ANN401 - argparse has no public name fo
     _add_counts(commands)
     _add_ls(commands)
     _add_show(commands)
-    _add_dead(commands)
 
 
 def command(commands: Any, name: str, help_text: str, description: str, run: Run) -> Parser:  # noqa: ANN401
@@ -70,29 +69,7 @@ def _add_ls(commands: Any) -> None:  # noqa: ANN401
     parser = command(commands, "ls", "list jobs", text, run)
     help_text = "only jobs in this state; may be given several times"
     add_choice(parser, STATES, help_text)
-    _add_page(parser)
-
-
-def _add_dead(commands: Any) -> None:  # noqa: ANN401
-    dead: Parser = commands.add_parser(
-        "dead", help="dead letters: jobs that failed for good", description="Dead letters."
-    )
-
-    def run_none(_: argparse.Namespace) -> int:
-        dead.error("dead needs a command; there is ls")
-
-    dead.set_defaults(run=run_none, more_verbose=0)
-    below = dead.add_subparsers(title="commands", metavar="COMMAND", parser_class=Parser)
-
-    def run(args: argparse.Namespace) -> int:
-        from ulak.cli import inspect_jobs
-
-        return inspect_jobs.run_dead_ls(args)
-
-    text = "List the jobs that failed at their last attempt, with what they died of."
-    parser = command(below, "ls", "list dead letters", text, run)
-    add_filters(parser)
-    _add_page(parser)
+    add_page(parser)
 
 
 def _add_show(commands: Any) -> None:  # noqa: ANN401
@@ -129,7 +106,8 @@ def _add_queue(parser: Parser) -> None:
     parser.add_argument("-q", "--queue", help="only this queue (all)")
 
 
-def _add_page(parser: Parser) -> None:
+def add_page(parser: Parser) -> None:
+    """The options that page through a list."""
     help_text = f"at most so many ({LIMIT})"
     parser.add_argument("--limit", metavar="N", type=whole(1, LIMIT_MAX), default=LIMIT, help=help_text)
     help_text = "only jobs with a higher id: the next page"

@@ -56,6 +56,11 @@ class Deed(NamedTuple):
         return State.LEASED in self.states
 
     @property
+    def spares_leased(self) -> bool:
+        """Whether a running job is refused because it runs, and not since it is in a wrong state."""
+        return isinstance(self.act, Delete | Reprioritise) and self.states != (State.DEAD,)
+
+    @property
     def brings_back(self) -> bool:
         """Whether it makes ended jobs open again, which takes room."""
         return isinstance(self.act, Redrive)
@@ -146,7 +151,7 @@ def _run(args: argparse.Namespace, deed: Deed) -> int:
         if wish.queue is not None:
             settings_of(store, wish.queue)
         if not args.yes:
-            return _tell_forecast(foretell(store, wish, deed, now_at), deed, as_json=args.json)
+            return tell_forecast(foretell(store, wish, deed, now_at), deed, as_json=args.json)
         changed = carry_out(store, wish, deed, now_at)
         asked = still_running(store, changed) if deed.admits_leased else ()
     return tell_changed(changed, deed, asked, as_json=args.json)
@@ -178,7 +183,7 @@ def foretell(store: Store, wish: Wish, deed: Deed, now_at: float) -> Forecast:
             elif job.state in deed.states:
                 wanted[job.queue, job.state] += 1
             else:
-                is_leased = job.state is State.LEASED and not deed.brings_back
+                is_leased = job.state is State.LEASED and deed.spares_leased
                 refused.setdefault(Refusal.LEASED if is_leased else Refusal.STATE, []).append(job_id)
     ended: Counter[str] = Counter()
     for (queue, state), jobs in wanted.items():
@@ -238,7 +243,8 @@ def still_running(store: Store, changed: Changed) -> tuple[int, ...]:
     return tuple(job_id for job_id in changed.done if job_id in leased)
 
 
-def _tell_forecast(forecast: Forecast, deed: Deed, *, as_json: bool) -> int:
+def tell_forecast(forecast: Forecast, deed: Deed, *, as_json: bool) -> int:
+    """Say what would be done; the exit status."""
     if as_json:
         answer = {"done": [], "would_change": forecast.jobs, "refused": _by_reason(forecast.refused)}
         if deed.brings_back:

@@ -1,10 +1,10 @@
-"""`ulak ls` and `ulak dead ls`: jobs, a line each, page by page."""
+"""`ulak ls`: jobs, a line each, page by page."""
 
 from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
 from typing import NamedTuple, TextIO
 
 from ulak.cli.inspect_choice import Choice, choice_of, chosen, error_text, last_failed
@@ -44,24 +44,19 @@ class Page(NamedTuple):
 
 def run_ls(args: argparse.Namespace) -> int:
     """Print jobs; 0."""
-    return finding(lambda _: _run(args, args.state, LS), args)
+    return finding(_run, args)
 
 
-def run_dead_ls(args: argparse.Namespace) -> int:
-    """Print dead letters; 0."""
-    return finding(lambda _: _run(args, [State.DEAD], DEAD), args)
-
-
-def _run(args: argparse.Namespace, states: Sequence[str] | None, shown: tuple[Shown, ...]) -> int:
+def _run(args: argparse.Namespace) -> int:
     with opened(args) as edge:
         if args.queue is not None:
             settings_of(edge.store, args.queue)
-        choice, now_at = choice_of(args, states), edge.clock.calendar()
+        choice, now_at = choice_of(args, args.state), edge.clock.calendar()
         page = page_of(edge.store, choice, after=args.after, limit=args.limit, now_at=now_at)
     if args.json:
         print_json(as_json(page), to=sys.stdout)
         return 0
-    print_jobs(page, shown, to=sys.stdout)
+    print_jobs(page, LS, to=sys.stdout)
     if page.more:
         say(f"there are more: --after {page.lines[-1].id}", to=sys.stderr)
     elif not page.lines:
@@ -71,8 +66,13 @@ def _run(args: argparse.Namespace, states: Sequence[str] | None, shown: tuple[Sh
 
 def page_of(store: Store, choice: Choice, *, after: int, limit: int, now_at: float) -> Page:
     """The first `limit` of these jobs with id > `after`, by id."""
+    return page_of_jobs(chosen(store, choice, now_at, after=after), limit=limit, now_at=now_at)
+
+
+def page_of_jobs(jobs: Iterable[Job], *, limit: int, now_at: float) -> Page:
+    """The first `limit` of these jobs; of the others only whether there are any."""
     lines: list[JobLine] = []
-    for job in chosen(store, choice, now_at, after=after):
+    for job in jobs:
         if len(lines) == limit:
             return Page(lines, more=True)
         lines.append(_line(job, now_at))

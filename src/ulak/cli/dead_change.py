@@ -1,0 +1,89 @@
+"""`ulak dead retry` and `ulak dead drop`: what becomes of dead letters, a few first, or slowly."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping, Sequence
+
+from ulak.cli.dead_groups import is_fingerprint, named_by
+from ulak.cli.inspect import ID_MAX
+from ulak.cli.inspect_change import (
+    RETRY,
+    RM,
+    Deed,
+    Forecast,
+    Wish,
+    foretell,
+    tell_changed,
+    tell_forecast,
+)
+from ulak.cli.inspect_choice import stored
+from ulak.cli.inspect_open import Missing, finding, opened
+from ulak.clock import pause
+from ulak.core.job import State
+from ulak.core.store import Changed, Refusal, Store
+from ulak.errors import ConfigError
+
+AT_ONCE_S = 0.1
+"""How long the steps are by which a rate is kept."""
+
+_DEAD_ONLY = "not dead"
+DEAD_RETRY = RETRY._replace(states=(State.DEAD,), wrong=_DEAD_ONLY)
+DEAD_DROP = RM._replace(states=(State.DEAD,), wrong=_DEAD_ONLY)
+
+
+def run_retry(args: argparse.Namespace) -> int:
+    """Have them run again if --yes is given; the statuses are those of `ulak retry`."""
+    return finding(lambda _: _run(args, DEAD_RETRY, first=args.first, rate=args.rate), args)
+
+
+def run_drop(args: argparse.Namespace) -> int:
+    """Remove them if --yes is given; the statuses are those of `ulak rm`."""
+    return finding(lambda _: _run(args, DEAD_DROP), args)
+
+
+def _run(args: argparse.Namespace, deed: Deed, *, first: int | None = None, rate: float | None = None) -> int:
+    for target in args.targets:
+        if not (is_fingerprint(target) or (target.isdecimal() and 1 <= int(target) <= ID_MAX)):
+            raise ConfigError(f"{target[:40]!r} is neither a fingerprint nor an id\n  see ulak dead ls")
+    with opened(args) as edge:
+        store, now_at = edge.store, edge.clock.calendar()
+        ids, unknown = named_by(store, args.targets, now_at)
+        if unknown:
+            raise Missing(f"there is no dead job of {unknown[0]}; ulak dead ls tells what there is")
+        ids = ids[:first]
+        if not args.yes:
+            forecast: Forecast = foretell(store, Wish(tuple(ids)), deed, now_at)
+            return tell_forecast(forecast, deed, as_json=args.json)
+        changed = carry_out(store, ids, deed, rate=rate)
+    return tell_changed(changed, deed, (), as_json=args.json)
+
+
+def carry_out(store: Store, ids: Sequence[int], deed: Deed, *, rate: float | None = None) -> Changed:
+    """Do it to those that are dead; at most `rate` per second, if one is given."""
+    at_once = len(ids) if rate is None else max(1, int(rate * AT_ONCE_S))
+    done: list[int] = []
+    refused: dict[Refusal, list[int]] = {}
+    for start in range(0, len(ids), max(1, at_once)):
+        if start and rate is not None:
+            pause(at_once / rate)
+        part = _dead_of(store, ids[start : start + at_once], refused)
+        changed = store.amend(part, deed.act)
+        done += changed.done
+        _add(refused, changed.refused)
+    return Changed(tuple(done), {reason: tuple(jobs) for reason, jobs in refused.items()})
+
+
+def _dead_of(store: Store, ids: Sequence[int], refused: dict[Refusal, list[int]]) -> list[int]:
+    dead: list[int] = []
+    for job_id, job in stored(store, ids):
+        if job is not None and job.state is State.DEAD:
+            dead.append(job_id)
+        else:
+            _add(refused, {Refusal.NOT_FOUND if job is None else Refusal.STATE: (job_id,)})
+    return dead
+
+
+def _add(refused: dict[Refusal, list[int]], more: Mapping[Refusal, Sequence[int]]) -> None:
+    for reason, ids in more.items():
+        refused.setdefault(reason, []).extend(ids)
