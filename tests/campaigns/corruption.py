@@ -52,9 +52,14 @@ def drawn(rng: random.Random) -> Planting:
     for _ in range(rng.randint(1, 3)):
         columns |= _of_chance(rng) if rng.random() < HELD else rng.choice((*PLANTINGS, *MOVED)).columns
     # Where all parts run, or all wait, so may the whole; of a mixture only that it ends is known.
-    waits = "task" in columns or "run_at" in columns
+    waits = "task" in columns or "run_at" in columns or _is_refused(columns)
     shown = ", ".join(f"{name}={value!r:.40}" for name, value in columns.items())
     return Planting(shown, columns, Fate.WAITS if waits else Fate.ENDS)
+
+
+def _is_refused(columns: dict[str, Planted]) -> bool:
+    """Whether it is held for who knows its task to look at, and there is nobody."""
+    return (columns.get("state"), columns.get("refused")) == (3, 1)
 
 
 def _of_chance(rng: random.Random) -> dict[str, Planted]:
