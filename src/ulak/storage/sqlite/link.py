@@ -58,7 +58,6 @@ PINNED_PAUSE_S = 0.005
 FILES_S = 0.1
 """How often it is looked whether the files are still those that were opened."""
 
-CACHE_KIB = 16 * 1024
 FORK_WAIT_S = 30.0
 _COPIED_BYTES = 1024 * 1024
 
@@ -67,7 +66,6 @@ _SETTINGS = (
     "temp_store = MEMORY",
     "trusted_schema = OFF",
     "synchronous = FULL",
-    f"cache_size = -{CACHE_KIB}",
 )
 
 R = TypeVar("R")
