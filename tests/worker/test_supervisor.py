@@ -39,6 +39,14 @@ def python(code: str, *args: object) -> list[str]:
     return [sys.executable, "-c", textwrap.dedent(code), *map(str, args)]
 
 
+def installed(folder: Path, code: str) -> tuple[Path, list[str]]:
+    """A program of its own, which can be removed, and the command that runs the code with it."""
+    program = folder / "python"
+    program.write_text(f'#!/bin/sh\nexec "{sys.executable}" "$@"\n')
+    program.chmod(0o755)
+    return program, [str(program), "-c", textwrap.dedent(code)]
+
+
 def tended(supervisor: Supervisor, fact: Callable[[], object]) -> None:
     """Tend until the fact holds."""
 
@@ -92,6 +100,40 @@ def test_a_command_that_does_not_exist_is_an_error_and_leaves_nothing() -> None:
     with pytest.raises(FileNotFoundError), Supervisor(["/nowhere/at-all"], 2) as supervisor:
         supervisor.tend(0)
     assert len(list(Path("/proc/self/fd").iterdir())) == before
+
+
+def test_once_one_has_worked_what_cannot_be_started_is_tried_again_while_the_others_work(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    program, command = installed(tmp_path, TIED + "tie.report(Word.WORKS)\nover.wait()")
+    with owned_clock(command, count=2, failures_max=3) as (supervisor, clock):
+        tended(supervisor, lambda: supervisor.has_worked)
+        program.unlink()
+        killed, other = supervisor.pids
+        os.kill(killed, signal.SIGKILL)
+        tended(supervisor, lambda: supervisor.killed == 1)
+        clock.advance(1.1)
+        tended(supervisor, lambda: "cannot be started" in caplog.text)
+        assert supervisor.pids == [other]
+        installed(tmp_path, "")
+        clock.advance(2.1)
+        tended(supervisor, lambda: supervisor.size == 2)
+        assert other in supervisor.pids
+
+
+def test_what_can_never_be_started_again_is_given_up(tmp_path: Path) -> None:
+    program, command = installed(tmp_path, TIED + "tie.report(Word.WORKS)\nover.wait()")
+    with owned_clock(command, failures_max=3) as (supervisor, clock):
+        tended(supervisor, lambda: supervisor.has_worked)
+        program.unlink()
+        os.kill(supervisor.pids[0], signal.SIGKILL)
+        tended(supervisor, lambda: supervisor.killed == 1)
+        for _ in range(2):
+            clock.advance(5.1)
+            supervisor.tend(0)
+        clock.advance(5.1)
+        with pytest.raises(GivenUp, match="3 times in a row no process could be started"):
+            supervisor.tend(0)
 
 
 def test_a_killed_process_is_replaced_and_counted() -> None:

@@ -159,7 +159,7 @@ class Supervisor:
     def tend(self, timeout_s: float) -> None:
         """Start what is due, then take in reports and deaths; returns within `timeout_s`, or earlier.
 
-        To be called again and again. Raises OSError if the command cannot be started, and GivenUp as
+        To be called again and again. Raises OSError if the first cannot be started, and GivenUp as
         `failures_max` says, or if a process could say why it failed before any has worked, or why all will.
         """
         if not self._stopping:
@@ -209,7 +209,24 @@ class Supervisor:
         now = self._clock.interval()
         for place in self._places:
             if place.process is None and not place.left and place.start_at <= now:
-                self._start(place)
+                try:
+                    self._start(place)
+                except OSError as error:
+                    if not self.has_worked:
+                        raise
+                    self._put_off(place, error)
+
+    def _put_off(self, place: _Place, error: OSError) -> None:
+        """Try again later: memory is short, or an environment is made anew, and the others work on."""
+        place.fruitless += 1
+        place.failed += 1
+        if self._failures_max is not None and place.failed >= self._failures_max:
+            text = f"{place.failed} times in a row no process could be started: {error}"
+            raise GivenUp(text, status=1, reason=None) from error
+        delay_s = self._backoff.delay_s(place.fruitless, 1.0)
+        place.start_at = self._clock.interval() + delay_s
+        text = "process %d cannot be started: %s; the next try comes in %g s"
+        _log.warning(text, place.number, error, delay_s)
 
     def _next_start_s(self) -> float:
         if self._stopping:
