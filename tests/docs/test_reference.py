@@ -80,7 +80,7 @@ def test_the_tables_of_fields_have_each_and_no_other(begin: str, end: str | None
 COMMANDS = [
     *("work", "schedules", "counts", "ls", "show", "retry", "cancel", "rm", "reprioritise"),
     *("dead ls", "dead show", "dead retry", "dead drop"),
-    *("pause", "resume", "doctor", "demo"),
+    *("pause", "resume", "doctor", "health", "demo"),
 ]
 SHARED = {"-h", "--help", "-u", "--url", "--json", "-v", "--verbose"}
 
@@ -111,8 +111,8 @@ def test_every_option_of_a_command_is_in_its_table_and_no_other(command: str) ->
     assert listed == there - SHARED
 
 
-@pytest.mark.parametrize("command", [one for one in COMMANDS if one != "work"])
-def test_every_command_but_work_has_the_shared_options(command: str) -> None:
+@pytest.mark.parametrize("command", [one for one in COMMANDS if one not in ("work", "health")])
+def test_every_command_but_those_of_workers_has_the_shared_options(command: str) -> None:
     there = {option for action in parser_of(command)._actions for option in action.option_strings}
     assert there >= SHARED
 

@@ -12,7 +12,7 @@ import sys
 from collections.abc import Sequence
 
 from ulak import __version__
-from ulak.cli import dead, demo, doctor, inspect, schedules, steer, work
+from ulak.cli import dead, demo, doctor, health, inspect, schedules, steer, work
 from ulak.cli.explain import USAGE, explained, status_of
 from ulak.cli.options import Parser, add_verbose
 from ulak.cli.output import say
@@ -76,6 +76,7 @@ def _parser() -> Parser:
     dead.add(commands)
     steer.add(commands)
     doctor.add(commands)
+    health.add(commands)
     return parser
 
 

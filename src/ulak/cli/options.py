@@ -7,7 +7,7 @@ import itertools
 import math
 import re
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
 from ulak.durations import parse_duration
 from ulak.errors import ArgumentError, ConfigError
@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from _typeshed import SupportsWrite
 
 _WORD_CHARS_MAX = 40
+_HOST_CHARS_MAX = 255
+_LOOPBACK = "127.0.0.1"
 _SIZE = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*([KMG])(?:i?B)?", re.IGNORECASE)
 _UNITS_BYTES = {"K": 2**10, "M": 2**20, "G": 2**30}
 _SIZE_MAX = 2**50
@@ -146,6 +148,30 @@ def size(text: str) -> int:
             f"cannot read {_quoted(text)} as a size; write a number with K, M or G, such as 512M or 1.5G"
         )
     return int(bytes_)
+
+
+class Address(NamedTuple):
+    """Where to listen, or to ask."""
+
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+def address(text: str) -> Address:
+    """Reads `HOST:PORT`; without a host it is this machine alone.
+
+    >>> str(address(":9100")), str(address("9100")), str(address("[::1]:9100"))
+    ('127.0.0.1:9100', '127.0.0.1:9100', '[::1]:9100')
+    """
+    host, _, port = text.rpartition(":")
+    if not (port.isascii() and port.isdecimal()) or int(port) > 65_535 or len(host) > _HOST_CHARS_MAX:
+        raise argparse.ArgumentTypeError(
+            f"cannot read {_quoted(text)} as an address; write :9100 or 0.0.0.0:9100"
+        )
+    return Address(host.removeprefix("[").removesuffix("]") or _LOOPBACK, int(port))
 
 
 def spelled_size(size_bytes: float) -> str:

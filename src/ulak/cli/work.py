@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import argparse
+from contextlib import AbstractContextManager, nullcontext
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any
 
 from ulak.checks import WEIGHT_MAX
 from ulak.cli import logs, work_say
-from ulak.cli.options import add_verbose, duration, size, whole
+from ulak.cli.options import add_verbose, address, duration, size, whole
 from ulak.cli.stops import Stops
 
 if TYPE_CHECKING:
     from ulak.app import App
+    from ulak.worker.pool import Pool
     from ulak.worker.report import Report
 
 CONCURRENCY = 8
@@ -65,6 +67,8 @@ def add(commands: Any) -> None:  # noqa: ANN401 - argparse has no public name fo
     parser.add_argument("--max-rss", metavar="SIZE", type=size, help=most)
     reload = "for development: start again when a Python file below this directory changes that was imported"
     parser.add_argument("--reload", action="store_true", help=reload)
+    probes = "answer /livez, /readyz, /startupz and /metrics here: :9100 (this machine alone) or HOST:PORT"
+    parser.add_argument("--health", metavar="ADDRESS", type=address, help=probes)
     forms = "form of the log, on stderr: console, json or logfmt"
     parser.add_argument("--log-format", choices=logs.FORMATS, default="console", help=forms)
     add_verbose(parser, dest="more_verbose")
@@ -97,7 +101,7 @@ def run(args: argparse.Namespace) -> int:
             return Fleet(args, inbox).run()
     from ulak.cli.work_process import Worker
 
-    worker = Worker(args, inbox, _Alone(args.grace))
+    worker = Worker(args, inbox, _Alone(args))
     ends = [worker.deadline().inbox] if args.is_process else []
     in_a_hurry = [inbox, worker.hurried().inbox] if args.is_process else [inbox]
     with Stops(inbox, *ends, in_a_hurry=in_a_hurry) as stops:
@@ -109,11 +113,20 @@ class _Alone:
 
     is_one_of_several = False
 
-    def __init__(self, grace_s: float) -> None:
-        self._grace_s = grace_s
+    def __init__(self, args: argparse.Namespace) -> None:
+        self._grace_s = args.grace
+        self._health = args.health
 
     def opened(self, app: App) -> None:
         """Nothing to tell yet."""
+
+    def shows_health(self, app: App, pool: Pool) -> AbstractContextManager[str]:
+        """Answer from here."""
+        if self._health is None:
+            return nullcontext("")
+        from ulak.cli.work_health import of_process
+
+        return of_process(self._health, app, pool)
 
     def begins(self, text: str) -> None:
         """Say on what it works, before the first job says anything."""

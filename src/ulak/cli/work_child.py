@@ -9,6 +9,7 @@ import signal
 import sys
 import threading
 from collections.abc import Iterable
+from contextlib import AbstractContextManager
 from pathlib import Path
 from queue import SimpleQueue
 from typing import TYPE_CHECKING
@@ -29,6 +30,7 @@ from ulak.worker.supervisor import Tie, Word
 
 if TYPE_CHECKING:
     from ulak.app import App
+    from ulak.worker.pool import Pool
     from ulak.worker.report import Report
 
 _log = logging.getLogger("ulak")
@@ -94,6 +96,7 @@ class _Child:
     def __init__(self, args: argparse.Namespace) -> None:
         self.is_fresh = True
         self._is_developing: bool = args.reload
+        self._has_health: bool = args.health is not None
         self._queues: Iterable[str] | None = args.queues
         self._app: App | None = None
         self._text = ""
@@ -108,6 +111,14 @@ class _Child:
             self.tie.report_settled()
             assert self._app is not None
             self._app.off(self._hear)
+
+    def shows_health(self, app: App, pool: Pool) -> AbstractContextManager[str]:
+        """The parent answers; it is told again and again that this process lives, and where its store is."""
+        if not self._has_health:
+            return contextlib.nullcontext("")
+        from ulak.cli.work_health import saying
+
+        return saying(pool, lambda: self.tie.report(Word.LIVES, app.url))
 
     def begins(self, text: str) -> None:
         """It may still fail."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import logging
+from contextlib import AbstractContextManager
 from queue import Empty, SimpleQueue
 from typing import Any
 
@@ -36,6 +37,8 @@ class Fleet:
         self._count = args.processes or 1
         self._has_begun = False
         self._ended: list[dict[str, Any]] = []
+        self._url: str | None = None
+        self._shown = ""
         self._supervisor = Supervisor(
             child_command("work_child", *args.argv),
             self._count,
@@ -49,7 +52,8 @@ class Fleet:
     def run(self) -> int:
         """Keep them running until a signal comes or, with --drain, all have ended by themselves; 0 then."""
         args, supervisor = self._args, self._supervisor
-        with logs.shown(args.log_format, logs.level_of(args.verbose)), supervisor:
+        shown = logs.shown(args.log_format, logs.level_of(args.verbose))
+        with shown, supervisor, self._showing_health() as self._shown:
             if args.drain:
                 supervisor.finish(tell=False)
             try:
@@ -81,6 +85,13 @@ class Fleet:
         tell(work_say.broken_off(last) if is_cut else work_say.stopped(last, _summed(self._ended)))
         return int(is_cut) if hurry is None else 128 + last
 
+    def _showing_health(self) -> AbstractContextManager[str]:
+        if self._args.health is None:
+            return contextlib.nullcontext("")
+        from ulak.cli.work_health import of_fleet
+
+        return of_fleet(self._args.health, self._supervisor, lambda: self._url)
+
     def _tended(self) -> int | None:
         """The signal that has come; None once all have ended by themselves."""
         while not self._supervisor.is_over:
@@ -105,11 +116,13 @@ class Fleet:
     def _hear(self, word: Word, value: Any) -> None:  # noqa: ANN401 - what a child says
         if word in (Word.ENDED, Word.DRAINED):
             self._ended.append(value)
+        elif word is Word.LIVES:
+            self._url = value
         elif self._has_begun:
             _log.info("one more process works")
         else:
             self._has_begun = True
-            tell(f"{value}; processes {self._count}")
+            tell(f"{value}; processes {self._count}{self._shown}")
 
 
 def _summed(ended: list[dict[str, Any]]) -> dict[str, Any]:

@@ -12,6 +12,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack
 from functools import partial
 from pathlib import Path
 from queue import SimpleQueue
@@ -77,6 +78,9 @@ class Front(Protocol):
     def opened(self, app: App) -> None:
         """The App is there, and its store open."""
 
+    def shows_health(self, app: App, pool: Pool) -> AbstractContextManager[str]:
+        """Answer how it is, while inside, if that is wanted; gives what to say of it."""
+
     def begins(self, text: str) -> None:
         """It is about to take jobs."""
 
@@ -106,6 +110,7 @@ class Worker:
         self._began_on = SYSTEM.calendar()
         self._holds_jobs = False
         self._stops: Stops | None = None
+        self._health = ExitStack()
 
     def deadline(self) -> Deadline:
         """What ends the process after its grace, even if it hangs; jobs that it still holds are told by 1."""
@@ -143,7 +148,7 @@ class Worker:
             except Stopped:
                 return 0
             self._front.opened(app)
-            with app:
+            with app, self._health:
                 pool = self._serve(app, found_at, looks, named)
         status = 0 if stops.hurry is None else 128 + stops.hurry.number
         if args.is_process:
@@ -208,7 +213,8 @@ class Worker:
         # Nobody asks whose line it is where there is one process; a program that reads it may.
         if self._front.is_one_of_several or args.log_format != "console":
             named(pool.worker)
-        self._front.begins(_started(args, app))
+        shown = self._health.enter_context(self._front.shows_health(app, pool))
+        self._front.begins(_started(args, app) + shown)
         self._holds_jobs = True
         pool.start()
         self._front.works()

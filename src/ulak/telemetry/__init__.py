@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 from ulak.app import App
 from ulak.errors import MissingExtra
+from ulak.local import LocalStore
 
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
@@ -21,10 +24,37 @@ def metrics_of(app: App, registry: CollectorRegistry | None = None) -> AppMetric
     Returns what was registered; its `close()` takes that back. A registry takes one App.
     Raises MissingExtra if prometheus-client is not installed.
     """
-    try:
+    with _needed():
         from ulak.telemetry.prometheus import AppMetrics
+    return AppMetrics(app, registry)
+
+
+def registry_of(app: App) -> CollectorRegistry:
+    """A registry of an App's figures alone. Raises MissingExtra."""
+    with _needed():
+        from prometheus_client import CollectorRegistry
+    registry = CollectorRegistry()
+    metrics_of(app, registry)
+    return registry
+
+
+def registry_of_store(opened: Callable[[], LocalStore], url: Callable[[], str]) -> CollectorRegistry:
+    """A registry of a store's figures alone, where no App is. Raises MissingExtra."""
+    with _needed():
+        from prometheus_client import CollectorRegistry
+
+        from ulak.telemetry.prometheus import StoreFigures
+    registry = CollectorRegistry()
+    registry.register(StoreFigures(opened, url, counts_refused=False))
+    return registry
+
+
+@contextlib.contextmanager
+def _needed() -> Iterator[None]:
+    """While inside, the library is imported. Raises MissingExtra without it."""
+    try:
+        yield
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] != "prometheus_client":
             raise
         raise MissingExtra("metrics need prometheus-client: pip install 'ulak[web]'") from None
-    return AppMetrics(app, registry)

@@ -67,9 +67,11 @@ class StoreFigures:
     counts_refused: whether it tells also what was refused in this process.
     """
 
-    def __init__(self, opened: Callable[[], LocalStore], url: str, *, counts_refused: bool) -> None:
+    def __init__(
+        self, opened: Callable[[], LocalStore], url: Callable[[], str], *, counts_refused: bool
+    ) -> None:
         self._opened = opened
-        self._backend = url.partition(":")[0]
+        self._url = url
         self._counts_refused = counts_refused
 
     def describe(self) -> Iterable[Metric]:
@@ -99,7 +101,12 @@ class StoreFigures:
     def _build(self) -> InfoMetricFamily:
         has_gil = getattr(sys, "_is_gil_enabled", lambda: True)()
         python = ".".join(map(str, sys.version_info[:3]))
-        told = {"version": __version__, "backend": self._backend, "python": python, "gil": str(int(has_gil))}
+        told = {
+            "version": __version__,
+            "backend": self._url().partition(":")[0],
+            "python": python,
+            "gil": str(int(has_gil)),
+        }
         return InfoMetricFamily(*BUILD, value=told)
 
     def _read(self, local: LocalStore) -> Iterable[Metric]:
@@ -204,7 +211,8 @@ class AppMetrics:
     def __init__(self, app: App, registry: CollectorRegistry | None) -> None:
         self._app = app
         self._registry = REGISTRY if registry is None else registry
-        self._figures = StoreFigures(app._opened, app.url, counts_refused=True)  # noqa: SLF001 - as the worker does
+        opened = app._opened  # noqa: SLF001 - nobody else needs it
+        self._figures = StoreFigures(opened, lambda: app.url, counts_refused=True)
         self._durations = Durations(app)
         self._registry.register(self)
         app.on(self._durations.hear)

@@ -46,6 +46,11 @@ class Overseer:
         self._over: dict[tuple[int, int], int] = {}
 
     @property
+    def looked_at(self) -> float | None:
+        """When it looked last, on the interval clock; None before it first did."""
+        return self._looked_at
+
+    @property
     def late(self) -> list[Lease]:
         """Jobs that run now, though two looks have seen that their time was over."""
         over = self._over

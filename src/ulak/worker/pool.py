@@ -99,6 +99,17 @@ class BasePool:
         return [] if self._overseer is None else self._overseer.late
 
     @property
+    def takes_jobs(self) -> bool:
+        """Whether its workers were started, and take new jobs."""
+        return self._hands is not None and self._crew.taking
+
+    @property
+    def silent_s(self) -> float | None:
+        """How long ago its keeper last went its round, in seconds; None before it first did."""
+        looked_at = None if self._overseer is None else self._overseer.looked_at
+        return None if looked_at is None else self._edge.clock.interval() - looked_at
+
+    @property
     def store_gone(self) -> StorageGone | None:
         """Why its workers have ended, if that is since their store was removed or replaced."""
         return self._crew.store_gone

@@ -43,12 +43,14 @@ _HELD_BACK = (signal.SIGINT, signal.SIGTERM)
 class Word(enum.StrEnum):
     """What a child may tell its parent.
 
-    WORKS: it has begun to take jobs. SETTLED: it has settled a first one. LEAVES: it will end with status 0,
-    to be replaced at once. FAILED: why it is about to end otherwise. GONE: likewise, and so would any other.
-    ENDED: what it has left behind. DRAINED: likewise, and that it ends since nothing is left that could run.
+    WORKS: it has begun to take jobs. LIVES: it goes round, and where its store is. SETTLED: it has settled a
+    first one. LEAVES: it will end with status 0, to be replaced at once. FAILED: why it is about to end
+    otherwise. GONE: likewise, and so would any other. ENDED: what it has left behind. DRAINED: likewise,
+    and that it ends since nothing is left that could run.
     """
 
     WORKS = "works"
+    LIVES = "lives"
     SETTLED = "settled"
     LEAVES = "leaves"
     FAILED = "failed"
@@ -89,6 +91,7 @@ class _Place:
         self.heard = b""
         self.works = self.has_settled = self.leaves = self.is_last = self.has_drained = False
         self.reason: str | None = None
+        self.said_at: float | None = None
 
 
 class Supervisor:
@@ -135,6 +138,7 @@ class Supervisor:
         self.cut = 0
         self.started = 0
         self.has_worked = False
+        self.tended_at = clock.interval()
 
     @property
     def killed(self) -> int:
@@ -152,6 +156,21 @@ class Supervisor:
         return [place.process.pid for place in self._places if place.process is not None]
 
     @property
+    def is_stopping(self) -> bool:
+        """Whether all were told to end."""
+        return self._stopping
+
+    @property
+    def silent_s(self) -> dict[int, float]:
+        """How long ago each process that works last said that it does, or that it lives, in seconds.
+
+        Of use where they say so again and again. Unlike all else, to be called from any thread.
+        """
+        now = self._clock.interval()
+        said = [(place.number, place.said_at) for place in self._places]
+        return {number: now - said_at for number, said_at in said if said_at is not None}
+
+    @property
     def is_over(self) -> bool:
         """Whether every child has left of itself, after `finish`."""
         return all(place.left for place in self._places)
@@ -162,6 +181,7 @@ class Supervisor:
         To be called again and again. Raises OSError if the first cannot be started, and GivenUp as
         `failures_max` says, or if a process could say why it failed before any has worked, or why all will.
         """
+        self.tended_at = self._clock.interval()
         if not self._stopping:
             self._start_due()
         for key, _ in self._selector.select(max(0.0, min(timeout_s, LOOK_EVERY_S, self._next_start_s()))):
@@ -299,6 +319,10 @@ class Supervisor:
                 place.reason, place.is_last = str(value), word is Word.GONE
             case Word.WORKS:
                 place.works = self.has_worked = True
+                place.said_at = self._clock.interval()
+                self._tell(word, value)
+            case Word.LIVES:
+                place.said_at = self._clock.interval()
                 self._tell(word, value)
             case Word.ENDED | Word.DRAINED:
                 place.has_drained = word is Word.DRAINED
@@ -312,7 +336,7 @@ class Supervisor:
         if place.line in self._selector.get_map():
             self._selector.unregister(place.line)
         place.line.close()
-        pid, place.process, place.line = place.process.pid, None, None
+        pid, place.process, place.line, place.said_at = place.process.pid, None, None, None
         self.cut += place.works and status != 0
         if place.leaves and status == 0:
             _log.info("process %d (pid %d) has left; the next one starts at once", place.number, pid)
