@@ -188,7 +188,11 @@ def test_a_module_that_is_hidden_by_one_of_pythons_own_is_refused(write: Write) 
         assert fix == "  rename the file"
 
 
-def test_a_file_that_hides_one_of_pythons_modules_is_named_where_an_import_fails(write: Write) -> None:
+def test_a_file_that_hides_one_of_pythons_modules_is_named_where_an_import_fails(
+    write: Write, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Another test may have brought Python's own.
+    monkeypatch.delitem(sys.modules, "stringprep", raising=False)
     write("stringprep.py", "mine = 1")
     write("hello.py", "import stringprep\nstringprep.in_table_a1")
     lines = refused("hello:app")

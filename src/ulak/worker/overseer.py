@@ -138,6 +138,7 @@ class Overseer:
 
 def shown(running: Sequence[Lease]) -> str:
     """Some jobs, in a line."""
-    jobs = [f"job {lease.id}{f' ({lease.task})' if lease.task else ''}" for lease in running[:_JOBS_SHOWN]]
+    first = sorted(running, key=lambda lease: lease.id)[:_JOBS_SHOWN]
+    jobs = [f"job {lease.id}{f' ({lease.task})' if lease.task else ''}" for lease in first]
     more = len(running) - len(jobs)
     return ", ".join(jobs) + (f" and {more} more" if more else "") if jobs else "nothing"
