@@ -274,8 +274,8 @@ MUTANTS = (
     Mutant(
         "a closed handle keeps leases",
         "core/flows.py",
-        "        released += yield from _settle",
-        "        yield from _settle",
+        "        released += yield from settle_for_others",
+        "        yield from settle_for_others",
         _FLOWS,
     ),
     Mutant(

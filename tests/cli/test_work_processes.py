@@ -307,7 +307,8 @@ def test_a_job_that_ends_its_process_with_0_ends_no_drain(work: Work, python: Py
     leaves = "@app.task(max_attempts=2)\ndef leave() -> None:\n    os._exit(0)"
     (folder / "hello.py").write_text(HELLO + leaves)
     python("leave.enqueue()\nwelcome.enqueue('ada')")
-    worker = work("hello:app", "--processes", "1", "--concurrency", "1", "--drain")
+    # The process may end before it has said that it works.
+    worker = work("hello:app", "--processes", "1", "--concurrency", "1", "--drain", ready=False)
     assert worker.ended() == 0
     assert worker.err.rest()[-1] == "ulak drained: 0 jobs open"
     assert worker.out.rest() == ["welcome ada"]
