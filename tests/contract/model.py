@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from ulak.core.job import Draft, Job, Lease, Verdict
+from ulak.core.job import Draft, Job, Lease, State, Verdict
 from ulak.core.store import Act, Filter
 from ulak.testing import ManualClock
 
@@ -346,7 +346,13 @@ class Model:
         ]
 
     def amend(
-        self, which: Sequence[int] | Filter, act: Act, *, queue: str | None, force: bool
+        self,
+        which: Sequence[int] | Filter,
+        act: Act,
+        *,
+        queue: str | None,
+        force: bool,
+        states: frozenset[State] | None = None,
     ) -> tuple[list[int], dict[str, list[int]]]:
         """The ids it changed, and those it refused, by reason."""
         if isinstance(which, Filter):
@@ -359,6 +365,8 @@ class Model:
         refused: dict[str, list[int]] = {}
         for job in sorted(chosen, key=_place):
             reason = self._refusal(job, type(act).__name__, force=force)
+            if states is not None and job["state"] not in states:
+                reason = "not possible in its state"
             if reason is None:
                 self._act(job, act)
                 done.append(job["id"])

@@ -245,10 +245,16 @@ class StorageMachine(RuleBasedStateMachine):
 
     # By an operator
 
-    @rule(backs=st.lists(st.integers(0, 9), min_size=1, max_size=6), act=w.acts, force=st.booleans())
-    def amend_some(self, backs: list[int], act: Act, force: bool) -> None:
+    @rule(
+        backs=st.lists(st.integers(0, 9), min_size=1, max_size=6),
+        act=w.acts,
+        states=st.none() | st.frozensets(st.sampled_from(State)),
+        force=st.booleans(),
+    )
+    def amend_some(self, backs: list[int], act: Act, states: frozenset[State] | None, force: bool) -> None:
         # Counted from the newest id, so that most are still there; the first of them is not there yet.
-        self.amend([self.model.last_id + 1 - back for back in backs], act, queue=None, force=force)
+        ids = [self.model.last_id + 1 - back for back in backs]
+        self.amend(ids, act, queue=None, states=states, force=force)
 
     @rule(which=w.filters, act=w.acts, queue=st.sampled_from((None, *w.QUEUES)), force=st.booleans())
     def amend_matching(self, which: Filter, act: Act, queue: str | None, force: bool) -> None:
@@ -259,9 +265,17 @@ class StorageMachine(RuleBasedStateMachine):
         self.amend(ids, Redrive(), queue=queue)
         self.amend(Filter(states=("dead", "cancelled", "expired")), Redrive(), queue=queue)
 
-    def amend(self, which: list[int] | Filter, act: Act, *, queue: str | None, force: bool = False) -> None:
-        done, refused = self.model.amend(which, act, queue=queue, force=force)
-        changed = self.store.amend(which, act, queue=queue, force=force)
+    def amend(
+        self,
+        which: list[int] | Filter,
+        act: Act,
+        *,
+        queue: str | None,
+        states: frozenset[State] | None = None,
+        force: bool = False,
+    ) -> None:
+        done, refused = self.model.amend(which, act, queue=queue, states=states, force=force)
+        changed = self.store.amend(which, act, queue=queue, states=states, force=force)
         assert list(changed.done) == done
         assert {reason.value: list(ids) for reason, ids in changed.refused.items()} == refused
 

@@ -25,7 +25,7 @@ from tests.contract.steps import (
     take_one,
 )
 from ulak.core.backoff import Backoff
-from ulak.core.job import FULL, Cancelled, Dead, Done, Duplicate, Hold, Retry
+from ulak.core.job import FULL, Cancelled, Dead, Done, Duplicate, Hold, Retry, State
 from ulak.core.store import (
     Cancel,
     Change,
@@ -366,6 +366,21 @@ def test_a_waiter_for_room_is_woken_by_an_operator(store: Store, way: str) -> No
         case _:
             store.configure(Q, Change(capacity=2))
     assert signal.is_set()
+
+
+@pytest.mark.parametrize("a_dead_one_is", ["given by its id", "found by a filter"])
+def test_an_act_on_jobs_of_a_state_leaves_one_alone_that_has_left_it(
+    store: Store, a_dead_one_is: str
+) -> None:
+    dead, brought_back = put(store, draft(), draft())
+    for lease in take(store, limit=2):
+        end(store, lease, Dead())
+    act(store, Redrive(), brought_back)
+    which = [dead, brought_back] if a_dead_one_is == "given by its id" else Filter(queue=Q)
+    changed = store.amend(which, Delete(), states=frozenset({State.DEAD}))
+    assert changed.done == (dead,)
+    assert changed.refused == {Refusal.STATE: (brought_back,)}
+    assert take_one(store).id == brought_back
 
 
 def test_an_act_that_makes_retention_forget_another_job_answers_for_both(store: Store) -> None:

@@ -237,6 +237,16 @@ def test_a_page_of_held_jobs_that_all_fit_is_followed_by_the_next_at_once(
     assert (app.queue("default").counts().ready, app.queue("default").counts().held) == (5, 1)
 
 
+def test_a_held_job_that_is_cancelled_while_it_is_looked_at_stays_cancelled(make_app: MakeApp) -> None:
+    old, new = make_app(), make_app()
+    misfit = define(old, first).enqueue("ada")
+    define(new, second)
+    idle(new)
+    duty = refused.Refused(["default"], lambda job: old.find("mail.send").job(job.id).cancel()).duty
+    run(new.queue("default")._edge, duty())
+    assert misfit.status() is State.CANCELLED
+
+
 @pytest.mark.parametrize("codec", ["json", "pickle", "bytes", "str"])
 def test_z1_a_pickle_as_a_payload_is_never_loaded(app: App, codec: str, monkeypatch) -> None:
     ran: list[Any] = []

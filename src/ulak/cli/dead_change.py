@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from ulak.cli.dead_groups import is_fingerprint, named_by
 from ulak.cli.inspect import ID_MAX
@@ -17,7 +17,6 @@ from ulak.cli.inspect_change import (
     tell_changed,
     tell_forecast,
 )
-from ulak.cli.inspect_choice import stored
 from ulak.cli.inspect_open import Missing, finding, opened
 from ulak.clock import pause
 from ulak.core.job import State
@@ -67,23 +66,9 @@ def carry_out(store: Store, ids: Sequence[int], deed: Deed, *, rate: float | Non
     for start in range(0, len(ids), max(1, at_once)):
         if start and rate is not None:
             pause(at_once / rate)
-        part = _dead_of(store, ids[start : start + at_once], refused)
-        changed = store.amend(part, deed.act)
+        # Somebody else may have brought one back since they were looked up.
+        changed = store.amend(ids[start : start + at_once], deed.act, states=frozenset(deed.states))
         done += changed.done
-        _add(refused, changed.refused)
+        for reason, jobs in changed.refused.items():
+            refused.setdefault(reason, []).extend(jobs)
     return Changed(tuple(done), {reason: tuple(jobs) for reason, jobs in refused.items()})
-
-
-def _dead_of(store: Store, ids: Sequence[int], refused: dict[Refusal, list[int]]) -> list[int]:
-    dead: list[int] = []
-    for job_id, job in stored(store, ids):
-        if job is not None and job.state is State.DEAD:
-            dead.append(job_id)
-        else:
-            _add(refused, {Refusal.NOT_FOUND if job is None else Refusal.STATE: (job_id,)})
-    return dead
-
-
-def _add(refused: dict[Refusal, list[int]], more: Mapping[Refusal, Sequence[int]]) -> None:
-    for reason, ids in more.items():
-        refused.setdefault(reason, []).extend(ids)

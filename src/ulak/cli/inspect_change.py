@@ -16,7 +16,7 @@ from ulak.cli.inspect_open import NOT_FOUND, finding, opened, settings_of
 from ulak.cli.inspect_table import many, print_json
 from ulak.cli.output import say
 from ulak.core.job import ENDED, State
-from ulak.core.store import Act, Cancel, Changed, Delete, Filter, Redrive, Refusal, Reprioritise, Store
+from ulak.core.store import Act, Cancel, Changed, Delete, Redrive, Refusal, Reprioritise, Store
 from ulak.errors import ConfigError
 
 DONE, NOT_DONE = 0, 1
@@ -226,15 +226,15 @@ def _too_little_room(store: Store, wanted: Mapping[str, int]) -> dict[str, int]:
 
 
 def carry_out(store: Store, wish: Wish, deed: Deed, now_at: float) -> Changed:
-    """Do it, in one step; those to which it cannot be done are refused with the reason."""
-    which: Sequence[int] | Filter
-    if not isinstance(wish.which, Choice):
-        which = wish.which
-    elif wish.which.is_plain:
-        which = wish.which.which
-    else:
-        which = [job.id for job in chosen(store, wish.which, now_at)]
-    return store.amend(which, deed.act, queue=wish.queue)
+    """Do it; those to which it cannot be done are refused with the reason."""
+    choice = wish.which
+    if not isinstance(choice, Choice):
+        return store.amend(choice, deed.act, queue=wish.queue)
+    if choice.is_plain:
+        return store.amend(choice.which, deed.act)
+    ids = [job.id for job in chosen(store, choice, now_at)]
+    # Since that look a dead job may have been brought back, say, and must not be removed.
+    return store.amend(ids, deed.act, states=frozenset(filter(choice.which.admits, State)))
 
 
 def still_running(store: Store, changed: Changed) -> tuple[int, ...]:

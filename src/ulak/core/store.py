@@ -413,11 +413,18 @@ class Store(Protocol):
         """
 
     def amend(
-        self, which: Sequence[int] | Filter, act: Act, *, queue: str | None = None, force: bool = False
+        self,
+        which: Sequence[int] | Filter,
+        act: Act,
+        *,
+        queue: str | None = None,
+        states: frozenset[State] | None = None,
+        force: bool = False,
     ) -> Changed:
         """An operator's act, in order of priority, then id; each job changes or is refused with its reason.
 
-        which: ids (of `queue` only, if given), or all that match. force: override live leases.
+        which: ids (of `queue` only, if given), or all that match. states: leave those in any other alone, for
+        who has chosen the ids by a look before. force: override live leases.
         """
 
     def get(self, ids: Sequence[int]) -> list[Job | None]:

@@ -324,7 +324,13 @@ class MemoryStore:
 
     @exclusive
     def amend(
-        self, which: Sequence[int] | Filter, act: Act, *, queue: str | None = None, force: bool = False
+        self,
+        which: Sequence[int] | Filter,
+        act: Act,
+        *,
+        queue: str | None = None,
+        states: frozenset[State] | None = None,
+        force: bool = False,
     ) -> Changed:
         """An operator's act on each of these jobs."""
         done: list[int] = []
@@ -332,8 +338,8 @@ class MemoryStore:
         now_at = self.clock.calendar()
         for job_id, row in self._chosen(which, queue):
             refusal: Refusal | None = Refusal.NOT_FOUND
-            if row is not None and row.state is None:
-                # It had ended, and an act on another job has let retention forget it.
+            if row is not None and (row.state is None or (states is not None and row.state not in states)):
+                # Without a state: it had ended, and an act on another job has let retention forget it.
                 refusal = Refusal.STATE
             elif row is not None:
                 refusal = act_on(self._shelves[row.spec.queue], row, act, now_at=now_at, force=force)

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable, Sequence
 
 from ulak.core.flows import Flow, ask
-from ulak.core.job import Job
+from ulak.core.job import Job, State
 from ulak.core.store import Filter, Redrive, Store
 
 _log = logging.getLogger("ulak")
@@ -19,6 +19,8 @@ PAGE = 100
 
 PAGE_S = 1.0
 """How long it is to the next page, unless all of this one fitted: there may be many that stay held."""
+
+_HELD = frozenset({State.HELD})
 
 FIRST_PAGE_S = 0.01
 """Likewise the first time, which a drain waits for."""
@@ -59,6 +61,7 @@ class Refused:
         return LOOK_S
 
     def _bring_back(self, fitting: Sequence[int], queue: str) -> Flow[None]:
-        changed = yield from ask(Store.amend, fitting, Redrive(), queue=queue)
+        # One that was cancelled since the look stays so.
+        changed = yield from ask(Store.amend, fitting, Redrive(), queue=queue, states=_HELD)
         if changed:
             _log.info("queue %s: %d held jobs fit their tasks now", queue, len(changed.done))

@@ -47,13 +47,19 @@ _EVENT_OF: dict[type[Act], Event] = {
 
 
 def amend(
-    ledger: Ledger, which: Sequence[int] | Filter, act: Act, *, queue: str | None, force: bool
+    ledger: Ledger,
+    which: Sequence[int] | Filter,
+    act: Act,
+    *,
+    queue: str | None,
+    states: frozenset[State] | None,
+    force: bool,
 ) -> Changed:
     """An operator's act on each of these jobs, in order of priority, then id; unknown ids last."""
     done: list[int] = []
     refused: dict[Refusal, list[int]] = {}
     for job_id in _chosen(ledger, which, queue):
-        refusal = _act_on(ledger, job_id, act, queue, force=force)
+        refusal = _act_on(ledger, job_id, act, queue, states, force=force)
         if refusal is None:
             done.append(job_id)
         else:
@@ -81,7 +87,15 @@ def _chosen(ledger: Ledger, which: Sequence[int] | Filter, queue: str | None) ->
     return sorted(asked, key=lambda job_id: (job_id not in places, -places.get(job_id, 0), job_id))
 
 
-def _act_on(ledger: Ledger, job_id: int, act: Act, queue: str | None, *, force: bool) -> Refusal | None:
+def _act_on(
+    ledger: Ledger,
+    job_id: int,
+    act: Act,
+    queue: str | None,
+    states: frozenset[State] | None,
+    *,
+    force: bool,
+) -> Refusal | None:
     """Do it, or say why not and change nothing."""
     job = find(ledger, job_id) if 0 < job_id <= INT_MAX else None
     row = None if job is None else ledger.by_id(job.queue_id)
@@ -90,6 +104,8 @@ def _act_on(ledger: Ledger, job_id: int, act: Act, queue: str | None, *, force: 
     try:
         state = job.state
     except UnreadableError:
+        return Refusal.STATE
+    if states is not None and state not in states:
         return Refusal.STATE
     event = _EVENT_OF[type(act)]
     if not rules.may(state, event, force=force):

@@ -301,10 +301,11 @@ class SqliteStore(Engine):
         act: Act,
         *,
         queue: str | None = None,
+        states: frozenset[State] | None = None,
         force: bool = False,
     ) -> Changed:
         """An operator's act on each of these jobs."""
-        return change.amend(ledger, which, act, queue=queue, force=force)
+        return change.amend(ledger, which, act, queue=queue, states=states, force=force)
 
     @reads
     def get(self, db: sqlite3.Connection, ids: Sequence[int]) -> list[Job | None]:
