@@ -28,6 +28,13 @@ class Done(NamedTuple):
 Run = Callable[..., Done]
 
 
+def read(run: Run, *argv: object, status: int = 0) -> Any:
+    """What a command prints with --json."""
+    done = run(*argv, "--json")
+    assert (done.status, done.out.count("\n")) == (status, 1), done.err
+    return json.loads(done.out)
+
+
 def environment(changes: Mapping[str, str] | None = None) -> dict[str, str]:
     """This process's environment, without what would change the form of the output, and with the changes."""
     plain = {

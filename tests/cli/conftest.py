@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.cli.command import Done, Run
 from tests.cli.working import caller, folder, gate, python, refused, work  # noqa: F401 - fixtures
+from ulak import Queue
 from ulak.cli import main
 
 
@@ -17,7 +19,7 @@ def path(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def ulak_on_file(path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Run:
+def run(path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Run:
     """Run `ulak ARGS` in this process, on the file."""
     monkeypatch.setenv("ULAK_URL", f"sqlite:///{path}")
 
@@ -26,3 +28,10 @@ def ulak_on_file(path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: py
         return Done(status, *capsys.readouterr())
 
     return go
+
+
+@pytest.fixture
+def mail(path: Path) -> Iterator[Queue]:
+    """An open queue on the file, as a program that runs meanwhile has it."""
+    with Queue(f"sqlite:///{path}", "mail", max_attempts=1, capacity=10) as q:
+        yield q

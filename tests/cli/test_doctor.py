@@ -31,9 +31,9 @@ def mail(path: Path) -> Iterator[Queue]:
 
 
 @pytest.fixture
-def run(ulak_on_file: Run) -> Run:
+def run(run: Run) -> Run:
     """Run `ulak doctor ARGS` in this process, on the file."""
-    return functools.partial(ulak_on_file, "doctor")
+    return functools.partial(run, "doctor")
 
 
 def examined(run: Run, *argv: str) -> dict[str, Any]:

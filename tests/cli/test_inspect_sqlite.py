@@ -8,34 +8,13 @@ import re
 import sqlite3
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from tests.cli.command import COMMAND, Run, environment, on_terminal, told_a_reader_of_one_line, ulak
+from tests.cli.command import COMMAND, Run, environment, on_terminal, read, told_a_reader_of_one_line, ulak
 from ulak import Queue
 from ulak.storage.sqlite import link
-
-
-@pytest.fixture
-def mail(path: Path) -> Iterator[Queue]:
-    """An open queue on the file, as a program that runs meanwhile has it."""
-    with Queue(f"sqlite:///{path}", "mail", max_attempts=1, capacity=10) as q:
-        yield q
-
-
-@pytest.fixture
-def run(ulak_on_file: Run) -> Run:
-    return ulak_on_file
-
-
-def read(run: Run, *argv: object, status: int = 0) -> Any:
-    """What a command prints with --json."""
-    done = run(*argv, "--json")
-    assert (done.status, done.out.count("\n")) == (status, 1), done.err
-    return json.loads(done.out)
 
 
 def die(q: Queue, payload: object = "x", error: str = "no") -> int:
