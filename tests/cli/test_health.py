@@ -55,8 +55,9 @@ def test_a_worker_answers_all_four(work: Work, caller: Caller) -> None:
     where = where_of(work("hello:app", "--health", ":0", ready=False))
     assert where.startswith("127.0.0.1:")
     assert caller.welcome.enqueue("ada").result(WAIT_S) == "welcome ada"
-    assert "ok     keeper: it went round" in comes(where, "/livez", 200)
+    # First of all: one that has not begun lives too.
     assert comes(where, "/startupz", 200) == "ok     keeper: it has begun\n"
+    assert "ok     keeper: it went round" in comes(where, "/livez", 200)
     assert comes(where, "/readyz", 200).splitlines() == [
         "ok     workers: they take jobs",
         "ok     store: it answers",
