@@ -324,7 +324,7 @@ def test_a_change_soon_after_a_wake_up_is_looked_for_sooner_and_a_store_that_nev
     assert watch._rest_s(0.1, since_ring_s=near, changes=0) == 0.1 * watch.RESTS
 
 
-def test_a_watcher_looks_often_for_a_while_after_a_job_came_and_not_after_other_changes(
+def test_a_watcher_looks_often_for_a_while_after_a_job_came_and_not_after_other_changes_nor_its_own_work(
     here: SqliteStore, there: SqliteStore
 ) -> None:
     waits_for_work(here)
@@ -338,10 +338,16 @@ def test_a_watcher_looks_often_for_a_while_after_a_job_came_and_not_after_other_
         eventually(lambda: MACHINE.interval() - begun > watch.NEAR_S / 2)
         return len(said)
 
+    def rest() -> None:
+        begun = MACHINE.interval()
+        eventually(lambda: MACHINE.interval() - begun > watch.NEAR_S)
+
     often = looks_after(lambda: put_one(there))
-    begun = MACHINE.interval()
-    eventually(lambda: MACHINE.interval() - begun > watch.NEAR_S)
+    rest()
     take_one(there)
     assert often > 2 * looks_after(
         lambda: there.configure(Q, Change(retention=Retention(*[Keep(0, 60.0)] * 4)))
     )
+    rest()
+    # Its own process has woken all whom that job concerns.
+    assert often > 2 * looks_after(lambda: put_one(here))

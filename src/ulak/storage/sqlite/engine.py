@@ -175,7 +175,7 @@ class Engine:
             if had_log and not any(map(self._presence.is_present, link.read(_tokens))):
                 # Whoever left it may have died, or closed, between a sync that failed and its repair.
                 link.doubt_log()
-            self._watcher = Watcher(str(path), self._lines, self._awaited)
+            self._watcher = Watcher(str(path), self._lines, self._awaited, lambda: link.commits)
             self._link = link
             if self._awaited.waiting or any(line.waiting for line in list(self._lines.values())):
                 self.begin_watch()

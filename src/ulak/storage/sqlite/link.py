@@ -96,6 +96,7 @@ class Link:
         self._scale = 1.0
         # COMMIT was begun, and whether it came through is not known before the next transaction.
         self.is_committing = False
+        self.commits = 0
         self._shared_commits = 0
         self._is_pinned = False
         self._is_suspect = False
@@ -344,6 +345,7 @@ class Link:
         is_alone: nobody else has committed since this process did. Else others fill the log too, and now and
         then its length is looked at.
         """
+        self.commits += 1
         if self.journal != "wal":
             return
         is_due = self.fill(rows)

@@ -1,8 +1,8 @@
 """Wakes waiters of this process for what other processes have written: a cheap look every few milliseconds.
 
-It looks only while somebody waits, and more often for a while after it has woken somebody. A wake-up is a
-hint, so it may come too often, and it looks at the file and not at what was told: nothing is missed when
-nobody rang.
+It looks only while somebody waits, and more often for a while after it has woken somebody for another
+process's work: for this one's they have been woken already. A wake-up is a hint, so it may come too often,
+and it looks at the file and not at what was told: nothing is missed when nobody rang.
 """
 
 from __future__ import annotations
@@ -71,12 +71,16 @@ class Seen(NamedTuple):
 
 
 class Watcher:
-    """Looks whether the file has changed, from a thread of its own, while somebody stands in a line."""
+    """Looks whether the file has changed, from a thread of its own, while somebody stands in a line.
 
-    def __init__(self, path: str, lines: Lines, awaited: Ends) -> None:
+    own_commits: how often this process has committed.
+    """
+
+    def __init__(self, path: str, lines: Lines, awaited: Ends, own_commits: Callable[[], int]) -> None:
         self._path = path
         self._lines = lines
         self._awaited = awaited
+        self._own_commits = own_commits
         self._mutex = threading.Lock()
         self._wanted = threading.Event()
         self._ends = False
@@ -136,7 +140,7 @@ class Watcher:
                 pause(_AFTER_ERROR_S)
 
     def _watch(self, db: sqlite3.Connection) -> None:
-        version, rang_at, changes = None, -NEAR_S, 0
+        version, rang_at, changes, own = None, -NEAR_S, 0, 0
         while True:
             if not self._wanted.wait(IDLE_S) and self._may_end():
                 return
@@ -154,12 +158,13 @@ class Watcher:
                 pause(POLL_S)
                 continue
             if seen is not None:
-                version = now
-                rang_at = began if self._ring(seen) else rang_at
+                version, before, own = now, own, self._own_commits()
+                if self._ring(seen) and own == before:
+                    rang_at = began
             if not self._is_awaited():
                 # Whatever happens until somebody waits again counts as a change.
                 version = None
-                self._before = {}
+                self._before, own = {}, self._own_commits()
                 continue
             changes = 0 if seen is None else changes + 1
             ended = MACHINE.interval()
