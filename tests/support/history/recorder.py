@@ -125,7 +125,12 @@ def _extend(
 
 
 def _amend(
-    which: Sequence[int] | Filter, act: Act, *, queue: str | None = None, force: bool = False
+    which: Sequence[int] | Filter,
+    act: Act,
+    *,
+    queue: str | None = None,
+    states: frozenset[State] | None = None,
+    force: bool = False,
 ) -> dict[str, Any]:
     return {
         "op": "amend",
