@@ -1,0 +1,1 @@
+"""The PostgreSQL store: many machines, one server. Nothing of it is imported unless its URL is opened."""

@@ -1,0 +1,69 @@
+"""What a step asks of the server: statements. A step is a generator that does no I/O itself.
+
+So one text serves the blocking and the asynchronous connection; whoever runs a step sends what it yields,
+gives it the rows, and commits when it returns.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Generator, Mapping, Sequence
+from typing import Any, TypeAlias, TypeVar
+
+import msgspec
+
+from ulak.core.store import Until
+
+R = TypeVar("R")
+
+
+class Execute(msgspec.Struct, frozen=True, gc=False):
+    """One statement. text: a literal of ours; what others gave is bound, never spliced.
+
+    alone: the step's only statement, which may commit by itself: one round trip.
+    """
+
+    text: str
+    params: Sequence[Any] | Mapping[str, Any] = ()
+    alone: bool = False
+
+    def __repr__(self) -> str:
+        return f"Execute({self.text!r})"
+
+
+Rows: TypeAlias = list[tuple[Any, ...]]
+Step: TypeAlias = Generator[Execute, Rows, R]
+"""Yields statements, is sent the rows of each (none: an empty list), and returns the answer."""
+
+
+class Scene:
+    """What a step may know, and what it tells. Made anew for every run of a step, since one may be run again.
+
+    now, now_at: the instants on the interval and the calendar clock; None: the server's own clock.
+    shard: the tallies that this process alone changes; None inside a transaction of the caller's, which only
+    adds rows of differences. holder: the number that leases of this process name.
+    rings: whom to wake in this process after the commit. ended_ids: jobs that ended or were deleted.
+    dead_pruned: dead jobs that retention removed, by queue.
+    """
+
+    __slots__ = ("dead_pruned", "ended_ids", "epoch", "holder", "now", "now_at", "rings", "shard", "uid")
+
+    def __init__(
+        self,
+        uid: str,
+        epoch: int,
+        *,
+        shard: int | None = None,
+        holder: int | None = None,
+        now: float | None = None,
+        now_at: float | None = None,
+    ) -> None:
+        self.uid = uid
+        self.epoch = epoch
+        self.shard = shard
+        self.holder = holder
+        self.now = now
+        self.now_at = now_at
+        self.rings: Counter[tuple[Until, str]] = Counter()
+        self.ended_ids: list[int] = []
+        self.dead_pruned: Counter[str] = Counter()
