@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import os
 import subprocess
 import sys
@@ -11,7 +12,7 @@ import pytest
 
 from tests.cli.command import COMMAND, environment, told_a_reader_of_one_line, ulak
 from ulak import __version__
-from ulak.cli import demo_report, main
+from ulak.cli import MODULES, demo_report, main, parser_of
 
 REFUSED = {
     "unknown command": (
@@ -177,15 +178,35 @@ def test_help_names_every_option_of_the_demo(capsys: pytest.CaptureFixture[str])
     ] == []
 
 
-def test_help_loads_neither_rich_nor_what_runs_a_demo() -> None:
-    code = (
-        "import sys; from ulak.cli import main; main(['demo', '--help']);"
-        "print({'rich', 'ulak.cli.demo_run', 'ulak.cli.demo_report'} & set(sys.modules), file=sys.stderr)"
-    )
+def loaded_by(*argv: str) -> set[str]:
+    """What a process has loaded at the end of `ulak ARGV`."""
+    code = "import sys; from ulak.cli import main; main(sys.argv[1:]); print(*sys.modules, file=sys.stderr)"
     done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
+        [sys.executable, "-c", code, *argv], capture_output=True, text=True, check=True, timeout=60
     )
-    assert done.stderr == "set()\n"
+    return set(done.stderr.splitlines()[-1].split())
+
+
+@pytest.mark.parametrize("argv", [["--help"], ["demo", "--help"]], ids=" ".join)
+def test_help_loads_none_of_what_commands_need_to_run(argv: list[str]) -> None:
+    assert {"rich", "msgspec", "sqlite3", "ulak.cli.demo_run", "ulak.cli.demo_report"} & loaded_by(
+        *argv
+    ) == set()
+
+
+def test_a_command_loads_no_other() -> None:
+    loaded = {name for name in loaded_by("health", "--live", ":1") if name.startswith("ulak.cli.")}
+    parts = ("explain", "health", "options", "output", "stops")
+    assert loaded == {f"ulak.cli.{part}" for part in parts}
+
+
+def test_each_command_is_added_by_the_module_that_the_table_names() -> None:
+    for command in MODULES:
+        args = parser_of(command)
+        (below,) = (one for one in args._actions if isinstance(one, argparse._SubParsersAction))
+        assert command in below.choices
+    (below,) = (one for one in parser_of()._actions if isinstance(one, argparse._SubParsersAction))
+    assert list(below.choices) == list(MODULES)
 
 
 def test_version(capsys: pytest.CaptureFixture[str]) -> None:

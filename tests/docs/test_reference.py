@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from ulak import App, Context, JobInfo, Queue, errors
-from ulak.cli import _parser
+from ulak.cli import parser_of as command_line
 from ulak.core.job import Attempt
 
 ROOT = Path(__file__).parents[2]
@@ -86,7 +86,7 @@ SHARED = {"-h", "--help", "-u", "--url", "--json", "-v", "--verbose"}
 
 
 def parser_of(words: str) -> argparse.ArgumentParser:
-    parser: argparse.ArgumentParser = _parser()
+    parser: argparse.ArgumentParser = command_line()
     for word in words.split():
         (below,) = (one for one in parser._actions if isinstance(one, argparse._SubParsersAction))
         parser = below.choices[word]
@@ -99,7 +99,7 @@ def section(command: str) -> str:
 
 
 def test_every_command_has_its_place_on_the_page() -> None:
-    (below,) = (one for one in _parser()._actions if isinstance(one, argparse._SubParsersAction))
+    (below,) = (one for one in command_line()._actions if isinstance(one, argparse._SubParsersAction))
     assert {command.partition(" ")[0] for command in COMMANDS} == set(below.choices)
     assert all(section(command) for command in COMMANDS)
 

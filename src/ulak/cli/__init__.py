@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import importlib
 import os
 import sys
 from collections.abc import Sequence
 
 from ulak import __version__
-from ulak.cli import dead, demo, doctor, health, inspect, schedules, steer, work
 from ulak.cli.explain import USAGE, explained, status_of
 from ulak.cli.options import Parser, add_verbose
 from ulak.cli.output import say
@@ -20,6 +20,18 @@ from ulak.cli.stops import let_come
 
 INTERRUPTED = 130  # 128 + SIGINT, as a shell says it
 UNREAD = 141  # 128 + SIGPIPE
+
+# Each command, and the module of `ulak.cli` that adds it: only that of the one that is called is loaded.
+MODULES = {
+    "demo": "demo",
+    "work": "work",
+    "schedules": "schedules",
+    **dict.fromkeys(("counts", "ls", "show"), "inspect"),
+    "dead": "dead",
+    **dict.fromkeys(("retry", "cancel", "rm", "reprioritise", "pause", "resume"), "steer"),
+    "doctor": "doctor",
+    "health": "health",
+}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -54,10 +66,12 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def read(argv: Sequence[str]) -> argparse.Namespace | None:
     """The arguments of a command line; None after --help and --version. Raises ConfigError."""
-    return _parser().read(argv)
+    command = next((word for word in argv if not word.startswith("-")), None)
+    return parser_of(command).read(argv)
 
 
-def _parser() -> Parser:
+def parser_of(command: str | None = None) -> Parser:
+    """The parser of the command line, with those of all commands unless it is for one of them."""
     parser = Parser(
         prog="ulak",
         description="A reliable job queue: bounded, prioritised, leased, retried, dead-lettered, observable.",
@@ -69,14 +83,9 @@ def _parser() -> Parser:
     # has_stops: the command handles signals by itself.
     parser.set_defaults(run=lambda _: _no_command(parser), more_verbose=0, has_stops=False)
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", parser_class=Parser)
-    demo.add(commands)
-    work.add(commands)
-    schedules.add(commands)
-    inspect.add(commands)
-    dead.add(commands)
-    steer.add(commands)
-    doctor.add(commands)
-    health.add(commands)
+    modules = [MODULES[command]] if command in MODULES else dict.fromkeys(MODULES.values())
+    for name in modules:
+        importlib.import_module(f"ulak.cli.{name}").add(commands)
     return parser
 
 

@@ -7,9 +7,7 @@ import itertools
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, TextIO
-
-import msgspec
+from typing import TYPE_CHECKING, Any, NamedTuple, TextIO
 
 from ulak.cli.options import add_verbose
 from ulak.cli.output import say, visible
@@ -27,7 +25,7 @@ which the schedule began. APP is hello:app, shop.jobs:app or hello.py:app; hello
 """
 
 
-class Outlook(msgspec.Struct, frozen=True, kw_only=True):
+class Outlook(NamedTuple):
     """A schedule, its last tick that is stored, and the next ones."""
 
     schedule: Schedule

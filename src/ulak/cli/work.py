@@ -7,7 +7,6 @@ from contextlib import AbstractContextManager, nullcontext
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any
 
-from ulak.checks import WEIGHT_MAX
 from ulak.cli import logs, work_say
 from ulak.cli.options import add_verbose, address, duration, size, whole
 from ulak.cli.stops import Stops
@@ -81,6 +80,8 @@ def queues(text: str) -> dict[str, int | None]:
     >>> queues("mail,default=3")
     {'mail': None, 'default': 3}
     """
+    from ulak.checks import WEIGHT_MAX
+
     found: dict[str, int | None] = {}
     for part in text.split(","):
         name, has_weight, weight = part.strip().partition("=")
