@@ -24,7 +24,7 @@ import msgspec
 from ulak.clock import pause
 from ulak.errors import StorageUnavailable
 from ulak.storage.gate import Gate
-from ulak.storage.sqlite.helper import Helper
+from ulak.storage.helper import Helper
 from ulak.storage.sqlite.ledger import Ledger
 
 Step = Callable[[Ledger], Any]

@@ -1,9 +1,9 @@
 """What a fork does to open stores: the parent's go on as they were, the child's are opened anew when used.
 
-A SQLite connection must not be used on both sides. Inside a process the library counts its locks in memory,
-so a child that kept, or merely leaked, the connections would take new ones for locked that are not. So a fork
-waits until no transaction runs; then the child closes what it inherited, which touches none of the parent's
-locks, since record locks belong to a process.
+No connection may be used on both sides. Inside a process SQLite's library counts its locks in memory, so a
+child that kept, or merely leaked, connections would take new ones for locked that are not. So a fork waits
+until no transaction runs; then the child closes what it inherited, which touches none of the parent's locks,
+since record locks belong to a process. A server would take the child's words for the parent's.
 """
 
 from __future__ import annotations
