@@ -255,6 +255,15 @@ def local_store(url: str, clock: Clock, *, owner: str = "") -> LocalStore:
         return local
 
 
+def joined_store(url: str) -> LocalStore | None:
+    """As `local_store`, with whatever clock it has, if anybody in this process has it open; else None."""
+    with _registry_lock:
+        local = _registry.get(_key_of(url))
+        if local is not None:
+            local.open_handle()
+        return local
+
+
 PRIVATE_URL = "memory://"
 _SCHEMES = ("memory", "sqlite")
 

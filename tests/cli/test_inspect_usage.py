@@ -9,14 +9,17 @@ import sys
 
 import pytest
 
+from ulak import Queue
 from ulak.cli import main
 from ulak.cli.inspect_table import Column, print_json, print_table
+from ulak.testing import ManualClock
 
 COMMANDS = (
     *(["counts"], ["ls"], ["show", "1"], ["retry", "1"], ["dead", "ls"]),
     *(["dead", "show", "e1234567"], ["dead", "retry", "1"], ["dead", "drop", "1"]),
     *(["cancel", "1"], ["rm", "1"], ["reprioritise", "1", "--priority", "9"]),
     *(["pause", "mail"], ["resume", "mail"], ["doctor"]),
+    *(["queue", "set", "mail", "--capacity", "9"],),
 )
 
 
@@ -91,6 +94,41 @@ REFUSED = {
         ["dead", "retry", "1", "--rate", "0/s"],
         "error U302: --rate: a rate is more than 0 per second, such as 10/s\n  see ulak dead retry --help\n",
     ),
+    "no command of queue": (
+        ["queue"],
+        "error U302: queue needs a command; there is set\n  see ulak queue --help\n",
+    ),
+    "a capacity of nothing": (
+        ["queue", "set", "mail", "--capacity", "0"],
+        (
+            "error U302: --capacity: '0' is not a whole number from 1 to 9,223,372,036,854,775,807\n"
+            "  see ulak queue set --help\n"
+        ),
+    ),
+    "a backoff without a cap": (
+        ["queue", "set", "mail", "--backoff", "1s"],
+        (
+            "error U302: --backoff: a backoff is a base and a cap, such as 1s,5m, and maybe a floor\n"
+            "  see ulak queue set --help\n"
+        ),
+    ),
+    "a backoff that cannot be": (
+        ["queue", "set", "mail", "--backoff", "5m,1s"],
+        "error U302: Backoff needs 0 < base <= cap, got base=300.0 s and cap=1.0 s\n",
+    ),
+    "a retention of what has not ended": (
+        ["queue", "set", "mail", "--retention", "ready=1,1d"],
+        (
+            "error U302: --retention: a retention is a state (succeeded, dead, cancelled or expired), a number "
+            "and a time, such as dead=1000,30d\n  see ulak queue set --help\n"
+        ),
+    ),
+    "nothing to set": (
+        ["queue", "set", "mail"],
+        (
+            "error U302: say what to set: --capacity, --backoff or --retention\n  see ulak queue set --help\n"
+        ),
+    ),
     "retry of nothing": (
         ["retry", "-u", "sqlite:///x.db"],
         "error U302: say which jobs: ids, or --state dead\n  see ulak retry --help\n",
@@ -157,7 +195,7 @@ def test_help_fits_80_columns_of_plain_ascii(
     argv: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", "80")
-    words = argv[:2] if argv[0] == "dead" else argv[:1]
+    words = argv[:2] if argv[0] in ("dead", "queue") else argv[:1]
     assert main([*words, "--help"]) == 0
     printed = capsys.readouterr()
     assert printed.err == ""
@@ -171,10 +209,24 @@ def test_help_loads_nothing_that_only_a_run_needs() -> None:
     heavy = {"rich", "sqlite3", "ulak.cli.inspect_open", "ulak.cli.inspect_table", "ulak.cli.inspect_file"}
     code = (
         "import sys; from ulak.cli import main\n"
-        f"for words in {[*COMMANDS]!r}: main([*words[:2 if words[0] == 'dead' else 1], '--help'])\n"
+        f"for words in {[*COMMANDS]!r}: main([*words[:2 if words[0] in ('dead', 'queue') else 1], '--help'])\n"
         f"print(sorted({heavy!r} & set(sys.modules)), file=sys.stderr)"
     )
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
     )
     assert done.stderr == "[]\n"
+
+
+def test_a_store_in_memory_that_this_process_has_open_can_be_looked_at(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    clock = ManualClock()
+    with Queue("memory://looked-at", "mail", clock=clock) as q:
+        q.enqueue("a")
+        assert main(["ls", "-u", "memory://looked-at"]) == 0
+        assert capsys.readouterr().out.splitlines()[1].split()[:3] == ["1", "mail", "ready"]
+        assert main(["cancel", "-u", "memory://looked-at", "1", "--yes"]) == 0
+        assert q.counts().cancelled == 1
+    # To look has not kept it open.
+    assert main(["ls", "-u", "memory://looked-at"]) == 2

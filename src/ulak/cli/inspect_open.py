@@ -17,7 +17,7 @@ from ulak.cli.output import say, visible
 from ulak.clock import SYSTEM
 from ulak.core.store import Settings, Store
 from ulak.errors import ConfigError
-from ulak.local import check_url, file_of, local_store, masked
+from ulak.local import LocalStore, check_url, file_of, joined_store, local_store, masked
 from ulak.storage.drive import Edge
 
 NOT_FOUND = 3
@@ -44,6 +44,11 @@ class Target(msgspec.Struct, frozen=True):
     url: str
     source: str
 
+    @property
+    def is_in_memory(self) -> bool:
+        """Whether it lives inside a process."""
+        return self.url.startswith("memory://")
+
     def __str__(self) -> str:
         return f"{masked(self.url)}, named by {self.source}"
 
@@ -51,18 +56,16 @@ class Target(msgspec.Struct, frozen=True):
 def target_of(args: argparse.Namespace) -> Target:
     """The store that the options or the environment name. Raises ConfigError if none, or none that could be.
 
-    A store in memory is refused: there is no way into another process's.
+    A store in memory is refused, unless a program that calls `main` itself has it open: there is no way into
+    another process's.
     """
     given = os.environ.get("ULAK_URL") or None
     if args.url is None and given is None:
         raise ConfigError("no store is named: give --url sqlite:///jobs.db, or set ULAK_URL")
     target = Target(given or "", "ULAK_URL") if args.url is None else Target(args.url, "--url")
-    if target.url.startswith("memory://"):
-        raise ConfigError(
-            f"a memory:// store ({target.source}) lives inside its process, where no command can look; "
-            "name a file: sqlite:///jobs.db"
-        )
     check_url(target.url)
+    if target.is_in_memory:
+        _joined(target).close_handle()
     return target
 
 
@@ -76,14 +79,28 @@ def opened(args: argparse.Namespace) -> Iterator[Edge]:
 @contextmanager
 def opened_at(target: Target) -> Iterator[Edge]:
     """A store, open while inside. Raises Missing if it is not there; nothing is created."""
-    path, options = place_of(target)
-    # As the file is: opened by a URL that asks for another journal, it would be changed to that.
-    options = {**options, "journal": journal_of(path)}
-    local = local_store(f"{_SQLITE}{path}?{urlencode(options)}", SYSTEM)
+    local = _joined(target) if target.is_in_memory else _of_file(target)
     try:
         yield local.edge
     finally:
         local.close_handle()
+
+
+def _joined(target: Target) -> LocalStore:
+    local = joined_store(target.url)
+    if local is None:
+        raise ConfigError(
+            f"a memory:// store ({target.source}) lives inside its process, where no command can look; "
+            "name a file: sqlite:///jobs.db"
+        )
+    return local
+
+
+def _of_file(target: Target) -> LocalStore:
+    path, options = place_of(target)
+    # As the file is: opened by a URL that asks for another journal, it would be changed to that.
+    options = {**options, "journal": journal_of(path)}
+    return local_store(f"{_SQLITE}{path}?{urlencode(options)}", SYSTEM)
 
 
 def place_of(target: Target) -> tuple[str, dict[str, str]]:
