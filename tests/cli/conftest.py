@@ -19,9 +19,15 @@ def path(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def run(path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Run:
-    """Run `ulak ARGS` in this process, on the file."""
-    monkeypatch.setenv("ULAK_URL", f"sqlite:///{path}")
+def url(path: Path) -> str:
+    """The store that `run` and `mail` are on; a module that has one of its own is on others too."""
+    return f"sqlite:///{path}"
+
+
+@pytest.fixture
+def run(url: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Run:
+    """Run `ulak ARGS` in this process, on the store."""
+    monkeypatch.setenv("ULAK_URL", url)
 
     def go(*argv: object) -> Done:
         status = main([str(word) for word in argv])
@@ -31,7 +37,7 @@ def run(path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.Monk
 
 
 @pytest.fixture
-def mail(path: Path) -> Iterator[Queue]:
-    """An open queue on the file, as a program that runs meanwhile has it."""
-    with Queue(f"sqlite:///{path}", "mail", max_attempts=1, capacity=10) as q:
+def mail(url: str) -> Iterator[Queue]:
+    """An open queue on the store, as a program that runs meanwhile has it."""
+    with Queue(url, "mail", max_attempts=1, capacity=10) as q:
         yield q

@@ -80,7 +80,7 @@ def test_counts_name_the_command_for_what_wants_a_look(run: Run, mail: Queue) ->
     mail.pause()
     assert run("counts").err.splitlines() == [
         "mail: 1 job dead; ulak dead ls -q mail tells of what",
-        "mail: paused with 1 job waiting; ulak resume mail delivers again",
+        "mail: paused with 1 job waiting; ulak resume mail --yes delivers again",
     ]
 
 
@@ -151,18 +151,34 @@ def test_retry_of_unknown_ids_is_not_found(run: Run, mail: Queue) -> None:
 
 def test_pause_and_resume_reach_a_program_that_runs(run: Run, mail: Queue) -> None:
     mail.enqueue("a")
-    next_step = "enqueuing goes on; ulak resume mail delivers again\n"
-    assert run("pause", "mail") == (0, "queue mail is paused: 1 job waits, 0 jobs run\n", next_step)
+    next_step = "enqueuing goes on; ulak resume mail --yes delivers again\n"
+    paused = "queue mail is paused: 1 job waits, 0 jobs run\n"
+    assert run("pause", "mail", "--yes") == (0, paused, next_step)
     assert mail.deliver() is None
-    assert run("pause", "mail").out == "queue mail is paused already: 1 job waits, 0 jobs run\n"
-    assert read(run, "resume", "mail") == {
+    already = "queue mail is paused already: 1 job waits, 0 jobs run\n"
+    assert run("pause", "mail").out == run("pause", "mail", "--yes").out == already
+    assert read(run, "resume", "mail", "--yes") == {
         "queue": "mail",
         "paused": False,
         "changed": True,
+        "would_change": False,
         "pending": 1,
         "leased": 0,
     }
     assert mail.deliver() is not None
+
+
+def test_pause_and_resume_without_yes_only_say_what_waits(run: Run, mail: Queue) -> None:
+    mail.enqueue("a")
+    not_yet = "nothing was done yet: give --yes to do it\n"
+    would = "queue mail would be paused: 1 job waits, 0 jobs run\n"
+    assert run("pause", "mail") == (1, would, not_yet)
+    assert mail.settings().paused is False
+    mail.pause()
+    would = "queue mail would be active: 1 job waits, 0 jobs run\n"
+    assert run("resume", "mail") == (1, would, not_yet)
+    answer = read(run, "resume", "mail", status=1)
+    assert (answer["paused"], answer["changed"], answer["would_change"]) == (True, False, True)
 
 
 def test_pause_of_an_unknown_queue_makes_none(run: Run, mail: Queue) -> None:
@@ -172,7 +188,8 @@ def test_pause_of_an_unknown_queue_makes_none(run: Run, mail: Queue) -> None:
 
 
 COMMANDS = (
-    *("counts", "ls", "show 1", "retry 1 --yes", "pause mail", "resume mail"),
+    *("counts", "ls", "show 1", "retry 1 --yes", "pause mail --yes", "resume mail --yes"),
+    "queue set mail --capacity 9 --yes",
     *("dead ls", "dead show e1234567", "dead retry 1 --yes", "dead drop 1 --yes"),
     *("reprioritise 1 --priority 9 --yes", "cancel 1 --yes", "rm 1 --yes", "doctor"),
 )
@@ -337,7 +354,7 @@ def test_a_store_that_others_hold_for_too_long_can_be_tried_again(
     monkeypatch.setattr(link, "BUSY_S", 0.05)
     writer = sqlite3.connect(path, isolation_level=None)
     writer.execute("BEGIN IMMEDIATE")
-    done = run("pause", "mail")
+    done = run("pause", "mail", "--yes")
     writer.close()
     assert (done.status, done.out) == (75, "")
     assert done.err.startswith("error U202: others have held ")

@@ -23,7 +23,7 @@ REFUSED = {
         ["x"],
         (
             "error U302: unknown command 'x'; there is demo, work, schedules, counts, ls, show, dead, retry, "
-            "cancel, rm, reprioritise, pause, resume, doctor, health\n  see ulak --help\n"
+            "cancel, rm, reprioritise, pause, resume, queue, doctor, health\n  see ulak --help\n"
         ),
     ),
     "unknown option before the command": (

@@ -28,7 +28,7 @@ MODULES = {
     "schedules": "schedules",
     **dict.fromkeys(("counts", "ls", "show"), "inspect"),
     "dead": "dead",
-    **dict.fromkeys(("retry", "cancel", "rm", "reprioritise", "pause", "resume"), "steer"),
+    **dict.fromkeys(("retry", "cancel", "rm", "reprioritise", "pause", "resume", "queue"), "steer"),
     "doctor": "doctor",
     "health": "health",
 }

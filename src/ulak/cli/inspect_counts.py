@@ -67,7 +67,7 @@ def remarks_on(facts: list[QueueFacts]) -> Iterator[str]:
             yield f"{name}: {over} whose worker has not been heard of in time; ulak doctor tells more"
         if fact.settings.paused and counts.pending:
             waiting = many(counts.pending, "job")
-            yield f"{name}: paused with {waiting} waiting; ulak resume {name} delivers again"
+            yield f"{name}: paused with {waiting} waiting; ulak resume {name} --yes delivers again"
 
 
 def facts_of(edge: Edge, queue: str | None = None) -> list[QueueFacts]:

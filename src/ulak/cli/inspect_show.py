@@ -109,7 +109,7 @@ def _facts(shown: Shown) -> Iterator[tuple[str, str]]:
         "ended": _when(job.ended_at, shown.now_at),
         "unique key": job.unique_key,
         "idempotency": job.idempotency_key,
-        "backoff": _backoff_text(job.backoff),
+        "backoff": None if job.backoff is None else backoff_text(job.backoff),
         "headers": ", ".join(job.headers) if job.headers else None,
         "progress": job.progress or None,
         "payload": f"{job.codec}, {many(len(job.payload), 'byte')} (--payload prints it)",
@@ -142,9 +142,8 @@ def _when(at: float | None, now_at: float) -> str | None:
     return f"{clock_time(at)} ({f'{away} ago' if at <= now_at else f'in {away}'})"
 
 
-def _backoff_text(backoff: Backoff | None) -> str | None:
-    if backoff is None:
-        return None
+def backoff_text(backoff: Backoff) -> str:
+    """A stored backoff in words."""
     base, cap, floor = (format_duration(float(getattr(backoff, name))) for name in ("base", "cap", "floor"))
     return f"base {base}, cap {cap}, floor {floor}"
 
