@@ -20,7 +20,8 @@ R = TypeVar("R")
 class Execute(msgspec.Struct, frozen=True, gc=False):
     """One statement. text: a literal of ours; what others gave is bound, never spliced.
 
-    alone: the step's only statement, which may commit by itself: one round trip.
+    alone: if no transaction is open yet, it may commit by itself: one round trip. A step that goes on after
+    such a statement has changed nothing by it, so that it may still be run again from the start.
     """
 
     text: str
@@ -40,8 +41,9 @@ class Scene:
     """What a step may know, and what it tells. Made anew for every run of a step, since one may be run again.
 
     now, now_at: the instants on the interval and the calendar clock; None: the server's own clock.
-    shard: the tallies that this process alone changes; None inside a transaction of the caller's, which only
-    adds rows of differences. holder: the number that leases of this process name.
+    shard: which rows of tallies this process adds to, from 0: few in all, and best none that others add to too;
+    None inside a transaction of the caller's, which only adds rows of differences.
+    holder: the number that leases of this process name.
     rings: whom to wake in this process after the commit. ended_ids: jobs that ended or were deleted.
     dead_pruned: dead jobs that retention removed, by queue.
     """
