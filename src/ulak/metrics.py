@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import math
 from collections import deque
+from collections.abc import Mapping
+
+import msgspec
 
 from ulak.errors import ArgumentError
 
@@ -15,6 +18,25 @@ _EXPONENT_MIN = -19
 _EXPONENT_MAX = 14
 _BELOW = 0
 _ABOVE = (_EXPONENT_MAX - _EXPONENT_MIN + 1) * _BUCKETS_PER_OCTAVE + 1
+# Where durations are stored, so many neighbours are one: 16 to a power of two.
+_STORED_AS_ONE = 4
+
+
+class Sparse(msgspec.Struct, frozen=True, array_like=True):
+    """What a `Histogram` has counted, small enough to be stored each minute: percentiles within 5 %.
+
+    buckets: number of a bucket -> how many; empty ones are left out.
+    """
+
+    buckets: Mapping[int, int] = {}
+    sum_s: float = 0.0
+    min_s: float = math.inf
+    max_s: float = -math.inf
+
+    @property
+    def count(self) -> int:
+        """How many durations were recorded."""
+        return sum(self.buckets.values())
 
 
 class Histogram:
@@ -81,6 +103,25 @@ class Histogram:
         self._sum_s += other._sum_s
         self._min_s = min(self._min_s, other._min_s)
         self._max_s = max(self._max_s, other._max_s)
+
+    def sparse(self) -> Sparse:
+        """What it has counted, to be stored."""
+        buckets: dict[int, int] = {}
+        for bucket, count in enumerate(self._buckets):
+            if count:
+                stored = _stored_bucket(bucket)
+                buckets[stored] = buckets.get(stored, 0) + count
+        return Sparse(buckets, self._sum_s, self._min_s, self._max_s)
+
+    def add(self, stored: Sparse) -> None:
+        """Add what was stored of another histogram. Buckets that there are not are left out."""
+        for bucket, count in stored.buckets.items():
+            if _BELOW <= bucket <= _ABOVE:
+                self._buckets[bucket] += count
+                self._count += count
+        self._sum_s += stored.sum_s
+        self._min_s = min(self._min_s, stored.min_s)
+        self._max_s = max(self._max_s, stored.max_s)
 
     def percentile(self, p: float) -> float:
         """The duration, in seconds, that p percent of the recorded ones do not exceed (nearest rank).
@@ -149,6 +190,13 @@ def _bucket_of(value_s: float) -> int:
         return _ABOVE
     step = int((mantissa - 0.5) * (2 * _BUCKETS_PER_OCTAVE))
     return (exponent - _EXPONENT_MIN) * _BUCKETS_PER_OCTAVE + step + 1
+
+
+def _stored_bucket(bucket: int) -> int:
+    """The bucket that stands for this one and its neighbours, where durations are stored."""
+    if bucket in (_BELOW, _ABOVE):
+        return bucket
+    return (bucket - 1) // _STORED_AS_ONE * _STORED_AS_ONE + 1 + _STORED_AS_ONE // 2
 
 
 def _middle_of(bucket: int) -> float:

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ulak.errors import ArgumentError
-from ulak.metrics import Histogram
+from ulak.metrics import Histogram, Sparse
 
 durations_s = st.floats(1e-6, 3 * 3600)
 any_durations_s = st.floats(0, 1e300) | durations_s
@@ -130,3 +130,29 @@ def test_one_slow_call_in_a_thousand_shows_at_99_9_only_from_its_rank_on() -> No
     histogram = filled([0.001] * 999 + [5.0])
     assert histogram.percentile(99.9) == pytest.approx(0.001, rel=0.02)
     assert histogram.percentile(99.91) == 5.0
+
+
+@given(st.lists(durations_s, min_size=1), percents)
+def test_what_is_stored_of_a_histogram_has_its_percentiles_within_five_percent(
+    values_s: list[float], p: float
+) -> None:
+    read = Histogram()
+    read.add(filled(values_s).sparse())
+    assert read.percentile(p) == pytest.approx(nearest_rank(values_s, p), rel=0.05)
+    assert (read.count, read.min_s, read.max_s) == (len(values_s), min(values_s), max(values_s))
+    assert read.sparse() == filled(values_s).sparse()
+
+
+@given(st.lists(any_durations_s), st.lists(any_durations_s))
+def test_stored_histograms_add_up_like_those_they_were_made_of(one: list[float], other: list[float]) -> None:
+    both = Histogram()
+    for part in (one, other):
+        both.add(filled(part).sparse())
+    assert both.sparse().buckets == filled(one + other).sparse().buckets
+    assert both.count == len(one + other)
+
+
+def test_a_bucket_that_there_is_not_is_left_out() -> None:
+    read = Histogram()
+    read.add(Sparse({-1: 5, 100_000: 7, 3: 1}, 1.0, 1.0, 1.0))
+    assert read.count == 1

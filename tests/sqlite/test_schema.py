@@ -158,14 +158,75 @@ def test_T16_the_command_says_so_in_one_line_and_touches_nothing(path, make_file
     assert all_bytes(path.parent) == before
 
 
-def test_T16_an_older_file_is_refused_by_workers_and_names_how_it_becomes_this_versions(path, monkeypatch):
+OLDER: dict[int, tuple[str, ...]] = {1: ("DROP TABLE history",)}
+"""By version: what a store of this version has more."""
+
+
+def make_older(path: Path, version: int) -> None:
+    """A store as that version has left it."""
     make_store(path)
-    before = path.read_bytes()
-    monkeypatch.setattr(schema, "VERSION", NEWER)
-    with pytest.raises(SchemaError, match=r"schema 1, and this ulak works with 2\n.*restore"):
-        Queue(f"sqlite:///{path}", "mail").counts()
-    assert path.read_bytes() == before
-    monkeypatch.undo()
+    undone = [
+        statement for number in range(schema.VERSION - 1, version - 1, -1) for statement in OLDER[number]
+    ]
+    execute(path, *undone, f"PRAGMA user_version = {version}", "PRAGMA wal_checkpoint(TRUNCATE)")
+
+
+def tables(path: Path) -> set[tuple[str, str]]:
+    with contextlib.closing(sqlite3.connect(path)) as db:
+        return set(db.execute("SELECT name, sql FROM sqlite_schema"))
+
+
+@pytest.mark.parametrize("version", range(1, schema.VERSION))
+@pytest.mark.parametrize("options", ["", "?journal=truncate"])
+def test_T16_an_older_file_is_brought_up_to_date_with_its_jobs(path, version, options):
+    make_store(path)
+    expected = tables(path)
+    path.unlink()
+    make_older(path, version)
+    assert tables(path) != expected
+    with Queue(f"sqlite:///{path}{options}", "mail") as q:
+        assert [job.payload for job in q.jobs()] == ["kept"]
+        q.enqueue("new")
+    assert tables(path) == expected
+    with contextlib.closing(sqlite3.connect(path)) as db:
+        assert db.execute("PRAGMA user_version").fetchone() == (schema.VERSION,)
+    with Queue(f"sqlite:///{path}", "mail") as q:
+        assert [job.payload for job in q.jobs()] == ["kept", "new"]
+
+
+def test_T16_what_one_process_has_open_another_may_bring_up_to_date(path):
+    make_older(path, 1)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(schema, "VERSION", 1)
+        earlier = Queue(f"sqlite:///{path}", "mail").__enter__()
+        assert earlier.counts().ready == 1
+    with Queue(f"sqlite:///{path}?durability=relaxed", "mail") as later:
+        later.enqueue("later")
+        earlier.enqueue("earlier")
+        assert later.counts().ready == earlier.counts().ready == 3
+    earlier.close()
+
+
+def test_T16_who_only_looks_changes_no_older_file_and_names_who_does(path):
+    make_older(path, 1)
+    shutil.rmtree(path.with_name(f"{path.name}-workers"), ignore_errors=True)
+    before = all_bytes(path.parent)
+    done = ulak("counts", "--url", f"sqlite:///{path}")
+    assert done.returncode != 0
+    assert f"has schema 1, and this ulak works with {schema.VERSION}" in done.stderr
+    assert "ulak work" in done.stderr
+    assert all_bytes(path.parent) == before
+
+
+def test_T16_an_older_file_stays_whole_where_it_cannot_be_brought_up_to_date(path, monkeypatch):
+    make_older(path, 1)
+    before = tables(path)
+    real = schema.statements
+    with monkeypatch.context() as patched:
+        patched.setattr(schema, "statements", lambda number: [*real(number), "no SQL"])
+        with pytest.raises(UlakError), Queue(f"sqlite:///{path}", "mail"):
+            pass
+    assert tables(path) == before
     with Queue(f"sqlite:///{path}", "mail") as q:
         assert [job.payload for job in q.jobs()] == ["kept"]
 

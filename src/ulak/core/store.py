@@ -13,6 +13,7 @@ from typing import Protocol, TypeAlias, cast
 import msgspec
 
 from ulak.core.backoff import Backoff
+from ulak.core.history import Grain, Moment, Took
 from ulak.core.job import (
     ENDED,
     Counts,
@@ -471,6 +472,20 @@ class Store(Protocol):
         """End waiting jobs past `expires_at`, then remove ended jobs beyond retention, at most `limit`.
 
         Returns how many became expired or were removed, per state.
+        """
+
+    def record(self, took: Mapping[str, Took]) -> None:
+        """Note in each of these queues' history how its counts stand now, and how long jobs took of late.
+
+        One row of this minute and one of this hour, by the calendar: `history.noted` makes it, or adds to it.
+        Need not wait for the disk. What is no queue is left out. Removes rows, of any queue, that began more
+        than `history.KEPT_S` ago, at most `history.PRUNE_MAX` of a grain.
+        """
+
+    def history(self, queues: Sequence[str], since_at: float, *, grain: Grain) -> dict[str, list[Moment]]:
+        """The rows of each of these queues, by time: from the last that began by `since_at` on, or the first.
+
+        The difference of two rows' counts is what has happened between their `seen_at`.
         """
 
     def line(self, until: Until, queue: str) -> Line:

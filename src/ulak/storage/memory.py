@@ -12,6 +12,7 @@ import msgspec
 
 from ulak.clock import SYSTEM, Clock
 from ulak.core import rules
+from ulak.core.history import Grain, Moment, Took
 from ulak.core.job import (
     ENDED,
     FULL,
@@ -53,6 +54,7 @@ from ulak.storage.ends import Ends
 from ulak.storage.gate import Gate, wait_outside
 from ulak.storage.line import WaitLine
 from ulak.storage.mend import rebuild, salvage
+from ulak.storage.past import Past
 from ulak.storage.row import More, Registry, Row
 from ulak.storage.shelf import Shelf
 
@@ -114,6 +116,7 @@ class MemoryStore:
         self._shelves: dict[str, Shelf] = {}
         self._last_ticks: dict[str, float] = {}
         self._workers: dict[str, WorkerInfo] = {}
+        self._past = Past()
         self._salvaged: dict[int, Lease] | None = None
         self.uid = f"memory-{os.urandom(8).hex()}"
         self.epoch = int(clock.calendar() * 1_000_000)
@@ -471,6 +474,17 @@ class MemoryStore:
                 pruned[state] = pruned.get(state, 0) + gone
                 limit -= gone
         return pruned
+
+    @exclusive
+    def record(self, took: Mapping[str, Took]) -> None:
+        """Note how queues' counts stand, and how long jobs took."""
+        counts = {queue: self._shelves[queue].counts() for queue in took if queue in self._shelves}
+        self._past.record(counts, took, self.clock.calendar())
+
+    @exclusive
+    def history(self, queues: Sequence[str], since_at: float, *, grain: Grain) -> dict[str, list[Moment]]:
+        """What was noted since then."""
+        return {queue: self._past.since(queue, since_at, grain) for queue in queues}
 
     @exclusive
     def line(self, until: Until, queue: str) -> Line:

@@ -162,7 +162,7 @@ class Engine:
             create_private(path)
             # Before anything is written, for it may be somebody else's.
             with contextlib.closing(connect_to_look(str(path))) as db:
-                with_patience(functools.partial(schema.check_current, db, str(path)), str(path))
+                with_patience(functools.partial(schema.version_of, db, str(path)), str(path))
             had_log = path.with_name(f"{path.name}-wal").exists()
             link = Link(str(path), self.options)
             try:

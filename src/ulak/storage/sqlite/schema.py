@@ -14,7 +14,7 @@ from ulak.errors import SchemaError
 APPLICATION_ID = 0x756C616B
 """What SQLite keeps in the file's head: "ulak"."""
 
-VERSION = 1
+VERSION = 2
 """The newest schema this version knows: the number of its last migration."""
 
 LIBRARY_MIN = (3, 37, 0)
@@ -70,12 +70,15 @@ def _one_snapshot(db: sqlite3.Connection) -> Iterator[None]:
 
 
 def check_current(db: sqlite3.Connection, path: str) -> int:
-    """The schema's number, 0 for an empty file. Raises SchemaError if it is not this version's."""
+    """The schema's number, 0 for an empty file. Raises SchemaError if it is not this version's.
+
+    For who only looks, and so must not change the file under others that may be of an older version.
+    """
     version = version_of(db, path)
     if 0 < version < VERSION:
         raise SchemaError(
             f'"{path}" has schema {version}, and this ulak works with {VERSION}\n'
-            f"  no version of ulak has made such a file; restore it from a backup"
+            f"  a worker of this version brings it up to date when it starts: ulak work module:app"
         )
     return version
 
@@ -99,15 +102,15 @@ def migrate(db: sqlite3.Connection, path: str, boot: str, now_at: float) -> None
 
 def begun(db: sqlite3.Connection, *, path: str) -> tuple[str, int] | None:
     """The store's name and epoch; None if there is something to do first."""
-    if check_current(db, path) == 0:
+    if version_of(db, path) < VERSION:
         return None
     uid, epoch, boot = db.execute("SELECT uid, epoch, boot FROM store").fetchone()
     return (uid, epoch) if boot == boot_id() else None
 
 
 def begin(db: sqlite3.Connection, *, path: str, now_at: float) -> tuple[str, int]:
-    """Make the schema in an empty file; after a reboot, end every lease that came before it."""
-    if check_current(db, path) == 0:
+    """Make the schema in an empty file, or bring it up to date; after a reboot, end all leases of before."""
+    if version_of(db, path) < VERSION:
         migrate(db, path, boot_id(), now_at)
     uid, epoch, boot = db.execute("SELECT uid, epoch, boot FROM store").fetchone()
     if boot != boot_id():

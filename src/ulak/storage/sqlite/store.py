@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from ulak.core import rules
+from ulak.core.history import Grain, Moment, Took
 from ulak.core.job import Counts, Draft, Duplicate, Full, Grant, Job, Lease, Outcome, State
 from ulak.core.store import (
     Act,
@@ -26,7 +27,7 @@ from ulak.core.store import (
     Until,
     WorkerInfo,
 )
-from ulak.storage.sqlite import book, change, due, looks, together
+from ulak.storage.sqlite import book, change, due, looks, past, together
 from ulak.storage.sqlite.engine import Engine, always, reads, writes
 from ulak.storage.sqlite.group import LoopAsked, Merge, Step
 from ulak.storage.sqlite.joined import run_joined
@@ -385,6 +386,18 @@ class SqliteStore(Engine):
     @writes(soft=always)
     def _prune(self, ledger: Ledger, names: Sequence[str], limit: int) -> dict[State, int]:
         return change.prune(ledger, names, limit)
+
+    @writes(soft=always)
+    def record(self, ledger: Ledger, took: Mapping[str, Took]) -> None:
+        """Note how queues' counts stand, and how long jobs took."""
+        past.record(ledger, took)
+
+    @reads
+    def history(
+        self, db: sqlite3.Connection, queues: Sequence[str], since_at: float, *, grain: Grain
+    ) -> dict[str, list[Moment]]:
+        """What was noted since then."""
+        return past.since(db, queues, since_at, grain)
 
     def line(self, until: Until, queue: str) -> Line:
         """Where waiters of this process stand."""
