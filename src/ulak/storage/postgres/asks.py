@@ -41,7 +41,7 @@ class Scene:
     """What a step may know, and what it tells. Made anew for every run of a step, since one may be run again.
 
     now, now_at: the instants on the interval and the calendar clock; None: the server's own clock.
-    shard: which rows of tallies this process adds to, from 0: few in all, and best none that others add to too;
+    shard: which rows of tallies this process adds to, from 0: few in all, best none that others add to too;
     None inside a transaction of the caller's, which only adds rows of differences.
     holder: the number that leases of this process name.
     rings: whom to wake in this process after the commit. ended_ids: jobs that ended or were deleted.

@@ -16,9 +16,7 @@ from ulak.core import rules
 from ulak.core.job import (
     ENDED,
     FULL,
-    Attempt,
     Cause,
-    Dead,
     Done,
     Draft,
     Duplicate,
@@ -27,7 +25,6 @@ from ulak.core.job import (
     Grant,
     Lease,
     Outcome,
-    Retry,
     State,
     Verdict,
 )
@@ -36,10 +33,10 @@ from ulak.errors import ArgumentError
 from ulak.storage.sqlite.due import expire, expire_one, promote, tidy
 from ulak.storage.sqlite.ledger import Ledger
 from ulak.storage.sqlite.looks import held_tasks
-from ulak.storage.sqlite.records import (
+from ulak.storage.sqlite.records import INSERT, inserted
+from ulak.storage.stored import (
     DEAD,
     HELD,
-    INSERT,
     INT_MAX,
     JOB_COLUMNS,
     LEASED,
@@ -54,8 +51,8 @@ from ulak.storage.sqlite.records import (
     UnreadableError,
     history_bytes,
     history_of,
-    inserted,
     job_row,
+    landed,
     work_of,
 )
 
@@ -372,19 +369,8 @@ def land(ledger: Ledger, job: JobRow, verdict: Verdict) -> State:
         # Not by any call of ours: here and below, somebody has changed the row since the lease was given.
         bury(ledger, row, job.id, "its queue is unknown, or its attempts or crashes are no number of such")
         return State.DEAD
-    if isinstance(verdict, Retry) and not verdict.refund and job.attempt >= job.max_attempts:
-        verdict = Dead(verdict.cause, crashed=verdict.crashed, error=verdict.error)
-    landing = rules.land(job, verdict, now_at=ledger.now_at)
-    is_refused = landing.state is State.HELD and verdict.cause is Cause.UNDECODABLE
-    entry = job.ended(verdict.cause, ledger.now_at)
-    if (error := rules.error_of(verdict)) is not None:
-        entry = Attempt(
-            entry.delivery, entry.attempt, entry.worker, entry.started_at, entry.ended_at, entry.cause, error
-        )
-    try:
-        history = history_of(job.history)
-    except UnreadableError:
-        history = ()
+    made = landed(job, verdict, now_at=ledger.now_at)
+    landing = made.landing
     ledger.db.execute(
         _LAND,
         (
@@ -393,16 +379,16 @@ def land(ledger: Ledger, job: JobRow, verdict: Verdict) -> State:
             landing.crashes,
             landing.run_at,
             ledger.now_at if landing.state in ENDED else None,
-            history_bytes(rules.remember(history, entry)),
+            made.history,
             verdict.result if isinstance(verdict, Done) else job.result,
-            int(is_refused),
+            int(made.is_refused),
             job.id,
         ),
     )
     # It waits again: its times may come before those that were looked up without it.
     row.due_from = None if landing.state is State.SCHEDULED else row.due_from
     row.expires_from = None if job.expires_at is not None else row.expires_from
-    ledger.move(row, LEASED, NUMBER[landing.state], is_refused=is_refused)
+    ledger.move(row, LEASED, NUMBER[landing.state], is_refused=made.is_refused)
     ledger.count(row, *landing.totals)
     ledger.rows_changed += 1
     if landing.state in ENDED:

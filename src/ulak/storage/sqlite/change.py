@@ -24,7 +24,7 @@ from ulak.storage.sqlite.due import EXPIRE_MAX, expire
 from ulak.storage.sqlite.ledger import Ledger
 from ulak.storage.sqlite.looks import where
 from ulak.storage.sqlite.mend import mend
-from ulak.storage.sqlite.records import (
+from ulak.storage.stored import (
     CANCELLED,
     HELD,
     INT_MAX,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from ulak.storage.sqlite.ledger import Ledger
-from ulak.storage.sqlite.records import EXPIRED, READY, SCHEDULED, QueueRow
+from ulak.storage.stored import EXPIRED, READY, SCHEDULED, QueueRow
 
 EXPIRE_MAX = 1_000
 PROMOTE_MAX = 5_000

@@ -9,7 +9,8 @@ from typing import Any, cast
 
 from ulak.core.job import ENDED
 from ulak.core.store import Settings, Until
-from ulak.storage.sqlite.records import (
+from ulak.storage.sqlite.records import QUEUE_COLUMNS, STORE_COUNTERS
+from ulak.storage.stored import (
     CANCELLED,
     COUNTER_OF,
     COUNTERS,
@@ -18,11 +19,9 @@ from ulak.storage.sqlite.records import (
     HELD,
     LEASED,
     NUMBER,
-    QUEUE_COLUMNS,
     READY,
     SCHEDULED,
     STATES,
-    STORE_COUNTERS,
     SUCCEEDED,
     QueueRow,
     numbers_of,

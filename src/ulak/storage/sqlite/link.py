@@ -29,7 +29,7 @@ from ulak.errors import (
     StorageUnavailable,
     UlakError,
 )
-from ulak.storage.sqlite.records import text_factory
+from ulak.storage.stored import text_from
 
 BUSY_S = 10.0
 """How long a call waits for others who hold the file, before StorageBusy."""
@@ -446,7 +446,7 @@ def connect(path: str, *, only_reads: bool = False) -> sqlite3.Connection:
     except sqlite3.Error as error:
         raise explained(error, path) from error
     try:
-        db.text_factory = text_factory
+        db.text_factory = text_from
         for setting in _SETTINGS:
             # Whoever opens the file just then, or writes its log back, is in the way of some of these.
             with_patience(partial(db.execute, f"PRAGMA {setting}"), path)

@@ -9,17 +9,18 @@ from typing import Any, cast
 import msgspec
 
 from ulak.core.flows import CALENDAR_SLEEP_MAX_S
-from ulak.core.job import Counts, Grant, Job, Lease, State
+from ulak.core.job import Counts, Job, State
 from ulak.core.store import HELD_SORTED_MAX, Filter, Settings, Tasks, WorkerInfo
 from ulak.durations import SECONDS_MAX
-from ulak.storage.sqlite.records import (
+from ulak.storage.sqlite.records import QUEUE_COLUMNS
+from ulak.storage.stored import (
     INT_MAX,
     JOB_COLUMNS,
     NUMBER,
-    QUEUE_COLUMNS,
     JobRow,
     QueueRow,
     UnreadableError,
+    bare,
     job_row,
     shown,
 )
@@ -53,34 +54,6 @@ def counts(db: sqlite3.Connection, names: Sequence[str]) -> dict[str, Counts]:
 def settings(db: sqlite3.Connection) -> dict[str, Settings]:
     """All queues and their settings."""
     return {name: row.settings for name, row in queue_rows(db).items()}
-
-
-class Leases(msgspec.Struct, frozen=True):
-    """Makes leases of stored rows, as they would be given now."""
-
-    uid: str
-    epoch: int
-
-    def of(self, queue: QueueRow, rows: Iterable[JobRow], gone: Collection[int]) -> list[Lease]:
-        """The leases; those whose holder is gone say so. Rows that cannot be read get one all the same."""
-        return [self._lease(queue, job, is_gone=job.holder is None or job.holder in gone) for job in rows]
-
-    def _lease(self, queue: QueueRow, job: JobRow, *, is_gone: bool) -> Lease:
-        try:
-            work = job.work(queue.name)
-        except UnreadableError:
-            work = bare(job).work(queue.name)
-        return Lease(
-            Grant(self.uid, self.epoch, shown(job.worker or ""), job.lease_s or 0.0),
-            work,
-            job.delivery,
-            job.attempt,
-            job.lease_end or 0.0,
-            job.started_at or 0.0,
-            job.crashes,
-            work.spec.backoff or queue.backoff,
-            is_gone,
-        )
 
 
 def past(db: sqlite3.Connection, queue: QueueRow, now: float, limit: int) -> list[JobRow]:
@@ -220,21 +193,6 @@ def where(which: Filter, queue: str | None = None) -> tuple[str, list[Any]]:
             conditions.append(f"{column} = ?")
             values.append(wanted)
     return " AND ".join(conditions), values
-
-
-def bare(job: JobRow) -> JobRow:
-    """A row that cannot be read, without what may be at fault, so that the rest can be shown."""
-    return msgspec.structs.replace(
-        job,
-        number=job.number if 0 <= job.number < len(NUMBER) else NUMBER[State.DEAD],
-        codec=shown(job.codec),
-        task=None if job.task is None else shown(job.task),
-        unique_key=None,
-        idempotency_key=None,
-        headers=None,
-        backoff=None,
-        history=None,
-    )
 
 
 def records(db: sqlite3.Connection, rows: Iterable[tuple[Any, ...]]) -> list[Job]:

@@ -4,17 +4,7 @@ from __future__ import annotations
 
 from ulak.storage.sqlite.book import bury
 from ulak.storage.sqlite.ledger import Ledger
-from ulak.storage.sqlite.records import (
-    DEAD,
-    EXPIRED,
-    HELD,
-    LEASED,
-    READY,
-    SCHEDULED,
-    STATES,
-    SUCCEEDED,
-    QueueRow,
-)
+from ulak.storage.stored import DEAD, EXPIRED, HELD, LEASED, READY, SCHEDULED, STATES, SUCCEEDED, QueueRow
 
 RUN_AT_MAX = 300e9
 """Later than any instant that can be given: beyond the year 9999."""

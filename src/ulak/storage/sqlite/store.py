@@ -34,6 +34,7 @@ from ulak.storage.sqlite.joined import run_joined
 from ulak.storage.sqlite.ledger import Ledger
 from ulak.storage.sqlite.others import LOOK_S
 from ulak.storage.sqlite.watch import WatchedLine
+from ulak.storage.stored import Leases
 
 POLL_S = 1.0
 
@@ -250,7 +251,7 @@ class SqliteStore(Engine):
     ) -> list[Lease]:
         found: list[Lease] = []
         now = self.clock.interval()
-        make = looks.Leases(self.uid, self.epoch)
+        make = Leases(self.uid, self.epoch)
         for queue in queues:
             row = looks.queue_row(db, queue)
             if row is None or len(found) >= limit:
@@ -278,7 +279,7 @@ class SqliteStore(Engine):
         if row is None:
             return []
         rows = looks.leased(db, row, None if worker is None else (worker, self.others.own), after, limit)
-        return looks.Leases(self.uid, self.epoch).of(row, rows, ())
+        return Leases(self.uid, self.epoch).of(row, rows, ())
 
     def horizon(self, queues: Sequence[str]) -> float | None:
         """Seconds until time alone makes a job claimable."""

@@ -21,7 +21,7 @@ from ulak.storage.ends import Ends
 from ulak.storage.line import WaitLine
 from ulak.storage.sqlite import looks
 from ulak.storage.sqlite.link import connect, is_busy
-from ulak.storage.sqlite.records import QueueRow
+from ulak.storage.stored import QueueRow
 
 POLL_S = 0.008
 NEAR_POLL_S = 0.0005
