@@ -343,8 +343,9 @@ def test_a_watcher_looks_often_for_a_while_after_a_job_came_and_not_after_other_
         eventually(lambda: MACHINE.interval() - begun > watch.NEAR_S)
 
     often = looks_after(lambda: put_one(there))
-    rest()
+    # Its process says that it is there before it takes the job, and may be seen between the two.
     take_one(there)
+    rest()
     assert often > 2 * looks_after(
         lambda: there.configure(Q, Change(retention=Retention(*[Keep(0, 60.0)] * 4)))
     )
