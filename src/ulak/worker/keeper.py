@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from types import MappingProxyType
 from typing import TypeAlias
 
 from ulak.context import Context
@@ -25,6 +26,7 @@ QUIET_S = 2.0
 ATTENDED_MAX = 100
 """Of how many running jobs a cancel is looked for each second; of others when their leases are renewed."""
 
+NOTHING: Mapping[str, str] = MappingProxyType({})
 
 Running: TypeAlias = tuple[Lease, Context]
 
@@ -35,11 +37,18 @@ Duty: TypeAlias = Callable[[], Flow[float | None]]
 class Keeper:
     """Does the duties from one thread of its own, so that no handler can starve them.
 
-    more: duties beside its own.
+    more: duties beside its own. about: what the pool says of itself, beside its queues and its size.
     """
 
-    def __init__(self, crew: Crew, replace_lost: Callable[[], Flow[None]], more: Sequence[Duty] = ()) -> None:
+    def __init__(
+        self,
+        crew: Crew,
+        replace_lost: Callable[[], Flow[None]],
+        more: Sequence[Duty] = (),
+        about: Mapping[str, str] = NOTHING,
+    ) -> None:
         self._crew = crew
+        self._about = about
         self._due_at = dict.fromkeys(more, 0.0)
         self._duties: tuple[Callable[[], Flow[None]], ...] = (
             self._renew,
@@ -165,7 +174,7 @@ class Keeper:
             return
         self._upkeep_at = now + LOOK_AGAIN_S
         info = info_of_pool(crew.queues, crew.size, runs_tasks=crew.runs_tasks)
-        yield from ask(Store.beat, crew.worker, info)
+        yield from ask(Store.beat, crew.worker, {**info, **self._about})
         # A beat is not fsynced, so it may come through where nothing else does.
         yield from crew.store_answered(QUIET_S)
         yield from ask(Store.prune, limit=PRUNE_MAX)

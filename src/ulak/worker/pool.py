@@ -23,7 +23,7 @@ from ulak.worker.execute import Runs
 from ulak.worker.hands import AnyHands, LoopHands, ThreadHands, replace_lost
 from ulak.worker.keeper import Duty, Keeper
 from ulak.worker.overseer import Overseer
-from ulak.worker.report import PoolMetrics, Report
+from ulak.worker.report import PoolMetrics, Report, about_process
 from ulak.worker.runtime import Crew
 
 _log = logging.getLogger("ulak")
@@ -35,6 +35,8 @@ KEEPER_WAIT_S = 1.0
 
 class BasePool:
     """What both pools share: their crew, how it starts, how it ends."""
+
+    _crew_type = Crew
 
     def __init__(
         self,
@@ -60,7 +62,7 @@ class BasePool:
         self._backoff = backoff
         self._duties = duties
         self._grace_s = seconds(grace, name="grace")
-        self._crew = Crew(
+        self._crew = self._crew_type(
             edge.store,
             [opened.queue(queue) for queue in queues],
             worker=worker,
@@ -163,7 +165,8 @@ class BasePool:
         pulses = [pulse for pulse in (hands.pulse, self._handler.pulse) if pulse is not None]
         self._overseer = Overseer(self._crew, pulses)
         duties = [*self._duties, self._overseer.duty]
-        keeper = Keeper(self._crew, lambda: replace_lost(self._crew, hands), duties)
+        about = about_process(self._edge.clock)
+        keeper = Keeper(self._crew, lambda: replace_lost(self._crew, hands), duties, about)
         name = f"ulak-{self._crew.label}-keeper"
         self._keeper = threading.Thread(target=self._keep, args=(keeper,), name=name, daemon=True)
         self._keeper.start()

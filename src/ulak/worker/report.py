@@ -1,15 +1,36 @@
-"""What a pool reports: how it ended, and what has happened in its queues since it started."""
+"""What a pool reports: where it is, how it ended, and what has happened in its queues since it started."""
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Mapping, Sequence
 
 import msgspec
 
+from ulak.clock import Clock
 from ulak.core.flows import Flow, ask
 from ulak.core.job import Counts, Totals
 from ulak.core.store import Store
 from ulak.local import LocalQueue
+
+AHEAD = "ahead_s"
+SINCE = "since_at"
+
+
+def about_process(clock: Clock) -> Mapping[str, str]:
+    """Its host, since when, and by how much the calendar is ahead of the interval clock: a later look at both tells
+    whether somebody has set the calendar meanwhile.
+    """
+    return {
+        "host": socket.gethostname(),
+        SINCE: f"{clock.calendar():.3f}",
+        AHEAD: f"{ahead_s(clock):.3f}",
+    }
+
+
+def ahead_s(clock: Clock) -> float:
+    """By how many seconds the calendar clock is ahead of the interval clock."""
+    return clock.calendar() - clock.interval()
 
 
 class Report(msgspec.Struct, frozen=True):
