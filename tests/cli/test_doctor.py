@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import json
 import os
@@ -67,7 +68,7 @@ def test_a_healthy_store_has_nothing_wrong(run: Run, mail: Queue) -> None:
     parts = result["parts"]
     assert list(parts) == [
         *("library", "file", "journal", "durability", "schema", "integrity", "counts", "rows", "processes"),
-        "log",
+        *("log", "others", "waiting", "held", "workers"),
     ]
     assert parts["journal"]["mode"] == "wal"
     assert parts["durability"]["durability"] == "full"
@@ -198,7 +199,7 @@ def test_refused_jobs_are_a_problem_of_their_own(run: Run, mail: Queue, path: Pa
         "jobs are held, since no worker that met them knows their task: shop.welcome (1 in mail)",
         "jobs are held, since their payload does not fit their task: shop.welcome (1 in mail)",
     ]
-    assert result["parts"]["rows"]["held"] == 2
+    assert result["parts"]["held"]["held"] == 2
 
 
 def test_a_damaged_page_is_a_problem(run: Run, path: Path) -> None:
@@ -251,7 +252,107 @@ def test_little_room_on_the_disk_is_a_problem(run: Run, mail: Queue, monkeypatch
     assert found.startswith("its disk has only ")
 
 
+@pytest.mark.parametrize(
+    ("which", "fix"),
+    [
+        ("file", "change its owner or mode"),
+        ("directory", "the directory must be writable, not only the file"),
+    ],
+)
+def test_a_file_that_may_not_be_written_is_a_problem(
+    run: Run, mail: Queue, path: Path, monkeypatch: pytest.MonkeyPatch, *, which: str, fix: str
+) -> None:
+    mail.enqueue("a")
+    refused = path if which == "file" else path.parent
+    may = os.access
+    # Whoever runs the tests may be root, who may write everything.
+    monkeypatch.setattr(
+        os, "access", lambda at, mode: may(at, mode) and not (mode & os.W_OK and Path(at) == refused)
+    )
+    result = examined(run)
+    (found,) = [one for one in result["findings"] if one["level"] == "problem"]
+    assert found["what"].startswith("this user may not write ")
+    assert found["fix"] == fix
+    assert result["parts"]["open"]["text"] == "cannot be opened"
+
+
+@pytest.mark.parametrize("missing", ["jobs.db", "nowhere/jobs.db"])
+def test_a_store_that_is_not_there_is_a_problem(missing: str, run: Run, path: Path) -> None:
+    done = run("--json", "--url", f"sqlite:///{path.parent}/{missing}")
+    (found,) = json.loads(done.out)["findings"]
+    assert (done.status, done.err, found["level"]) == (3, "", "problem")
+    assert found["what"].startswith("there is no file ")
+    assert "see that the path is right" in found["fix"]
+    assert list(path.parent.iterdir()) == []
+
+
+def test_a_directory_in_the_place_of_the_store_is_a_problem(run: Run, path: Path) -> None:
+    path.mkdir()
+    (found,) = problems(examined(run))
+    assert found == f'"{path}" is a directory'
+
+
 # Who is using it
+
+_WRITES = """
+import sqlite3, sys, time
+db = sqlite3.connect(f"file:{sys.argv[1]}?mode={sys.argv[2]}", uri=True)
+db.execute("SELECT count(*) FROM jobs").fetchone()
+print("open", flush=True)
+sys.stdin.read()
+"""
+
+_PRODUCES = """
+import sys, ulak
+ulak.Queue(sys.argv[1]).enqueue("a")
+print("open", flush=True)
+sys.stdin.read()
+"""
+
+
+@contextlib.contextmanager
+def another_program(path: Path, mode: str) -> Iterator[int]:
+    """A program that is not ulak has the file open; its number."""
+    command = [sys.executable, "-c", _WRITES, str(path), mode]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "open\n"
+        yield process.pid
+        assert process.stdin is not None
+        process.stdin.close()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells who has a file open")
+@pytest.mark.parametrize("version", [(3, 40, 1), (3, 51, 3)], ids=["affected", "repaired"])
+def test_a_foreign_writer_is_a_problem_with_a_library_that_has_the_race(
+    version: tuple[int, int, int], run: Run, mail: Queue, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mail.enqueue("a")
+    monkeypatch.setattr(sqlite3, "sqlite_version_info", version)
+    with another_program(path, "rw") as pid:
+        result = examined(run)
+    (found,) = [one for one in result["findings"] if "is not ulak may write" in one["what"]]
+    assert f"process {pid} (" in found["what"]
+    assert "mode=ro" in found["fix"]
+    assert found["level"] == ("problem" if version == (3, 40, 1) else "note")
+    assert [one["pid"] for one in result["parts"]["others"]["writers"]] == [pid]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells who has a file open")
+def test_a_foreign_reader_and_a_producer_of_ulaks_are_no_foreign_writers(
+    run: Run, mail: Queue, path: Path
+) -> None:
+    mail.enqueue("a")
+    command = [sys.executable, "-c", _PRODUCES, f"sqlite:///{path}"]
+    with (
+        another_program(path, "ro"),
+        subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as producer,
+    ):
+        assert producer.stdout is not None
+        assert producer.stdout.readline() == "open\n"
+        assert examined(run)["parts"]["others"]["writers"] == []
+        producer.communicate("")
+
 
 _DIES_WITH_A_LEASE = """
 import os, sys
@@ -306,7 +407,10 @@ def test_jobs_that_wait_without_any_process_are_noted(run: Run, path: Path) -> N
     with Queue(f"sqlite:///{path}", "mail") as q:
         q.enqueue_many(["a", "b"])
     result = examined(run)
-    assert "2 jobs waiting, and no process takes jobs" in [found["what"] for found in result["findings"]]
+    assert any(
+        found["what"].startswith("queue mail has 2 jobs due, ") and "no worker" in found["what"]
+        for found in result["findings"]
+    )
     assert result["ok"] is True
 
 

@@ -8,16 +8,20 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, TextIO
 
 from ulak.cli.inspect import command
+from ulak.cli.options import duration
 
 if TYPE_CHECKING:
+    from ulak.cli.inspect_open import Target
     from ulak.cli.inspect_parts import Finding, Part
 
 _NAME_COLUMNS = 12
 
 _DESCRIPTION = """
-Says which library and which mode a store works with and why, whether it is whole, who is using it, and what
-is wrong, each with its remedy. Exits with 0 if nothing is wrong, with 1 if something is; a note is advice.
+Says which library and which mode a store works with and why, whether it is whole, who is using it, what
+waits in its queues and for whom, and what is wrong, each with its remedy. Exits with 0 if nothing is wrong,
+with 1 if something is; a note is advice.
 """
+_LATE = "5m"
 
 
 def add(commands: Any) -> None:  # noqa: ANN401 - argparse has no public name for it
@@ -25,30 +29,60 @@ def add(commands: Any) -> None:  # noqa: ANN401 - argparse has no public name fo
     parser = command(commands, "doctor", "what is wrong with a store, and its remedy", _DESCRIPTION, run)
     help_text = "look at every page and index: takes long, and keeps the log from being reused meanwhile"
     parser.add_argument("--deep", action="store_true", help=help_text)
+    help_text = f"how long a job may be due before that is a problem ({_LATE})"
+    parser.add_argument("--late", metavar="TIME", type=duration, default=duration(_LATE), help=help_text)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Examine the store and print what came of it; 0 if nothing is wrong, else 1."""
-    from ulak.cli.inspect_open import finding
-
-    return finding(_run, args)
-
-
-def _run(args: argparse.Namespace) -> int:
-    from ulak.cli.inspect_file import Place, examine
-    from ulak.cli.inspect_open import place_of, target_of
+    """Examine the store and print what came of it; 0 if nothing is wrong, 3 if it is not there, else 1."""
+    from ulak.cli.inspect_open import NOT_FOUND, Missing, target_of
+    from ulak.cli.inspect_parts import Finding, Part
     from ulak.cli.inspect_table import print_json
-    from ulak.storage.sqlite.link import Options
 
     target = target_of(args)
-    path, options = place_of(target)
-    parts = examine(Place(path, Options(**options)), deep=args.deep)
-    problems = [found for found in findings_of(parts) if found.is_problem]
+    status = 0
+    try:
+        parts = _examined(target, args)
+    except Missing as missing:
+        status = NOT_FOUND
+        parts = [Part("open", "it is not there", {}, (Finding(str(missing), _NOT_THERE),))]
     if args.json:
         print_json(as_json(parts, str(target)), to=sys.stdout)
     else:
         print_parts(parts, str(target), to=sys.stdout)
-    return 1 if problems else 0
+    return status or int(any(found.is_problem for found in findings_of(parts)))
+
+
+_NOT_THERE = (
+    "see that the path is right: a relative one belongs to the directory that the command is run in; whoever "
+    "enqueues first, or ulak work module:app, makes the store"
+)
+
+
+def _examined(target: Target, args: argparse.Namespace) -> list[Part]:
+    """All that can be said of the store. Raises Missing if it is not there."""
+    from ulak.cli.doctor_queues import queue_parts
+    from ulak.cli.inspect_open import opened_at, place_of
+    from ulak.cli.inspect_parts import Part, finding_of
+    from ulak.errors import StorageBusy, UlakError
+
+    parts: list[Part] = []
+    if not target.is_in_memory:
+        from ulak.cli.inspect_file import Place, examine
+        from ulak.storage.sqlite.link import Options
+
+        path, options = place_of(target)
+        parts += examine(Place(path, Options(**options)), deep=args.deep)
+        if parts[-1].name == "open":
+            return parts
+    try:
+        with opened_at(target) as edge:
+            parts += queue_parts(edge, late_s=args.late)
+    except StorageBusy:
+        raise
+    except UlakError as error:
+        parts.append(Part("queues", "cannot be read", {}, (finding_of(error),)))
+    return parts
 
 
 def findings_of(parts: Sequence[Part]) -> list[Finding]:

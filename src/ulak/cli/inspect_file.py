@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import sqlite3
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
 import msgspec
 
 from ulak.cli.inspect_open import journal_of
+from ulak.cli.inspect_others import lock_holders, others_part
 from ulak.cli.inspect_parts import Finding, Part, bytes_text, finding_of
 from ulak.cli.inspect_table import age, many
 from ulak.clock import MACHINE, boot_id, pause
@@ -22,7 +22,7 @@ from ulak.storage.sqlite.looks import queue_rows
 from ulak.storage.sqlite.others import GONE_AFTER_S
 from ulak.storage.sqlite.place import check_place
 from ulak.storage.sqlite.presence import Presence
-from ulak.storage.sqlite.records import HELD, STATES
+from ulak.storage.sqlite.records import STATES
 from ulak.storage.sqlite.schema import VERSION
 
 PINNED_AFTER_S = 1.1
@@ -32,7 +32,6 @@ LOG_BYTES_MAX = 16 * 1024 * 1024
 
 _FRAME_HEAD_BYTES = 24
 _NAMED = 5
-_LOCKS = Path("/proc/locks")
 # Bytes of the -shm file that a reader locks, one for each mark: WAL_READ_LOCK(0) to (4) of the library.
 _READ_LOCKS = range(123, 128)
 
@@ -78,6 +77,8 @@ def _checks(link: Link, place: Place, mode: str, *, deep: bool) -> Iterator[Part
     }
     if mode == "wal":
         checks["log"] = lambda: log_part(link, place)
+        has_race = has_reset_race(sqlite3.sqlite_version_info)
+        checks["others"] = lambda: others_part(place.path, has_race=has_race)
     for name, check in checks.items():
         try:
             yield check()
@@ -262,52 +263,20 @@ def counts_part(db: sqlite3.Connection) -> Part:
 
 
 def rows_part(db: sqlite3.Connection) -> Part:
-    """Whether there are jobs that no worker can take: impossible ones, and those whose task nobody knows."""
+    """Whether there are jobs that cannot be."""
     (impossible,) = db.execute(
         "SELECT count(*) FROM jobs WHERE state NOT BETWEEN 0 AND 7 OR queue NOT IN (SELECT id FROM queues)"
     ).fetchone()
-    held, refused = (_held(db, is_refused=is_refused) for is_refused in (False, True))
-    findings: list[Finding] = []
+    findings: tuple[Finding, ...] = ()
     if impossible:
-        findings.append(
+        findings = (
             Finding(
                 f"{many(impossible, 'job')} in a state or a queue that does not exist, by another program",
                 "a worker buries what it meets of them; look at the others in table jobs with sqlite3",
-            )
+            ),
         )
-    if held:
-        findings.append(
-            Finding(
-                f"jobs are held, since no worker that met them knows their task: {_tasks_of(held)}",
-                "start a worker that knows the task (ulak work module:app), or cancel them (Queue.cancel)",
-            )
-        )
-    if refused:
-        findings.append(
-            Finding(
-                f"jobs are held, since their payload does not fit their task: {_tasks_of(refused)}",
-                "ulak show ID tells the difference; edit and redrive them, or deploy a task that they fit",
-            )
-        )
-    number = sum(number for _, _, number in (*held, *refused))
-    text = f"{impossible} that cannot be, {number} held" if impossible or number else "every job can be taken"
-    return Part("rows", text, {"impossible": impossible, "held": number}, tuple(findings))
-
-
-Held: TypeAlias = list[tuple[str, str | None, int]]
-"""Queue, task, and how many jobs of it are held there."""
-
-
-def _held(db: sqlite3.Connection, *, is_refused: bool) -> Held:
-    return db.execute(
-        "SELECT q.name, j.task, count(*) FROM jobs j JOIN queues q ON q.id = j.queue WHERE j.state = ? "
-        "AND (j.refused != 0) = ? GROUP BY q.name, j.task ORDER BY count(*) DESC",
-        (HELD, is_refused),
-    ).fetchall()
-
-
-def _tasks_of(held: Held) -> str:
-    return ", ".join(f"{task or 'no task'} ({number} in {queue})" for queue, task, number in held[:_NAMED])
+    text = f"{impossible} that cannot be" if impossible else "every job is in a state and a queue that exist"
+    return Part("rows", text, {"impossible": impossible}, findings)
 
 
 # Who is using it
@@ -326,8 +295,6 @@ def processes_part(link: Link, presence: Presence) -> Part:
     orphans = sum(number for holder, number, _ in leases if holder not in holders or holder in absent)
     ends = [end for holder, _, end in leases if holder in holders.keys() - absent and end is not None]
     findings = [*_orphans(orphans, has_live=bool(live)), *_over(ends)]
-    if not live:
-        findings += _unserved(_rows(link, "SELECT count(*) FROM jobs WHERE state IN (0, 1)")[0][0])
     leased = sum(number for _, number, _ in leases)
     text = f"{_live_text(live)}; {many(leased, 'job')} leased"
     if absent or orphans:
@@ -365,12 +332,6 @@ def _over(ends: list[float]) -> Iterator[Finding]:
         yield Finding(what, "look whether its process is stopped or blocked, and whether a worker is running")
 
 
-def _unserved(number: int) -> Iterator[Finding]:
-    if number:
-        what = f"{many(number, 'job')} waiting, and no process takes jobs"
-        yield Finding(what, "start a worker: ulak work module:app", is_problem=False)
-
-
 def log_part(link: Link, place: Place) -> Part:
     """Whether the log can be written back, or somebody still reads what is old in it.
 
@@ -385,7 +346,7 @@ def log_part(link: Link, place: Place) -> Part:
         pinned = done < asked <= frames
     (page_bytes,) = _rows(link, "PRAGMA page_size")[0]
     size = max(0, frames) * (page_bytes + _FRAME_HEAD_BYTES)
-    readers = sorted(_readers_of(place.beside("-shm"))) if pinned else []
+    readers = sorted(lock_holders(place.beside("-shm"), _READ_LOCKS)) if pinned else []
     findings = (_long_reader(size, readers),) if pinned else ()
     state = f"{frames - done} of them pinned by a reader" if pinned else "all written back"
     text = f"{many(max(0, frames), 'page')} ({bytes_text(size)}), {state}"
@@ -400,20 +361,3 @@ def _long_reader(size: int, readers: list[int]) -> Finding:
         f"{bytes_text(size)}, grows until it ends, and commits get slower",
         "end that program's transaction or cursor; look for an open sqlite3 shell, a backup, a notebook",
     )
-
-
-def _readers_of(shm: Path) -> set[int]:
-    """The processes that hold a reader's lock, where the system tells."""
-    try:
-        there = shm.stat()
-        lines = _LOCKS.read_text(encoding="ascii").splitlines()
-    except (OSError, ValueError):
-        return set()
-    file = f"{os.major(there.st_dev):02x}:{os.minor(there.st_dev):02x}:{there.st_ino}"
-    found = (line.split() for line in lines)
-    # As in "1: POSIX  ADVISORY  READ 4242 fd:01:1234 124 124".
-    return {
-        int(words[4])
-        for words in found
-        if len(words) == 8 and words[5] == file and words[6].isdigit() and int(words[6]) in _READ_LOCKS
-    }
