@@ -6,6 +6,7 @@
   python3 dev.py check                      lint, format, types, layers
   python3 dev.py bench [NAME [ARG ...]]     run bench/NAME.py; without a name, list what there is
   python3 dev.py campaign [NAME [ARG ...]]  run tests/campaigns/NAME.py; without a name, likewise
+  python3 dev.py pg -- COMMAND [ARG ...]    run a command with ULAK_URL set to a PostgreSQL of its own
 
 The first call makes .venv beside this file and installs there what the command needs.
 """
@@ -132,6 +133,9 @@ def main(command: str = "", *arguments: str) -> None:
             sys.exit(f"dev.py: {folder} has {', '.join(names) or 'nothing yet'}")
         prepare()
         become("python", "-m", f"{folder.replace('/', '.')}.{arguments[0]}", *arguments[1:])
+    if command == "pg":
+        prepare()
+        become("python", "-m", "tests.support.postgres", *arguments)
     if command not in {"test", "check"}:
         print(__doc__)
         sys.exit(0 if command in {"", "-h", "--help"} else 2)
