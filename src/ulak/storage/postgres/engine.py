@@ -1,0 +1,420 @@
+"""The machinery of a PostgreSQL store: opening, closing, forks, and how operations are run.
+
+An operation is written once, as a plan: a generator that asks for steps to be run, each in a transaction of
+its own, or for a call that may block. A thread's loop and an event loop's are all that differs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+import logging
+import os
+from collections.abc import Callable, Generator
+from typing import Any, Concatenate, ParamSpec, TypeAlias, TypeVar, assert_never
+
+import msgspec
+import psycopg
+
+from ulak.clock import MACHINE, SYSTEM, Clock, pause
+from ulak.core.store import Until
+from ulak.errors import Closed, StorageUnavailable, UlakError
+from ulak.storage import forks
+from ulak.storage.ends import Ends
+from ulak.storage.helper import Helper
+from ulak.storage.line import WaitLine
+from ulak.storage.postgres import schema
+from ulak.storage.postgres.asks import Scene, Step
+from ulak.storage.postgres.attempt import Attempt, Tries
+from ulak.storage.postgres.bell import Bell, ring
+from ulak.storage.postgres.link import LoopSession, Session
+from ulak.storage.postgres.listen import Listener
+from ulak.storage.postgres.others import Others
+from ulak.storage.postgres.place import Place
+from ulak.storage.postgres.pool import LoopPool, Pool
+from ulak.storage.postgres.presence import Presence
+
+_log = logging.getLogger("ulak")
+
+P = ParamSpec("P")
+R = TypeVar("R")
+E = TypeVar("E", bound="Engine")
+
+SHARDS = 16
+"""How many rows the tallies of a queue have at most; see `Scene.shard`."""
+
+
+class Run(msgspec.Struct, frozen=True, gc=False):
+    """Ask for a step to be run in a transaction of its own; answered with what it returns."""
+
+    make: Callable[[Scene], Step[Any]]
+
+
+class Block(msgspec.Struct, frozen=True, gc=False):
+    """Ask for a call that may block its thread."""
+
+    call: Callable[[], Any]
+
+
+Plan: TypeAlias = Generator[Run | Block, Any, R]
+
+
+def step(make: Callable[[Scene], Step[R]]) -> Plan[R]:
+    """What this step returns."""
+    answer: R = yield Run(make)
+    return answer
+
+
+def planned(
+    undo: Callable[[Any], Callable[[Scene], Step[Any]] | None] | None = None,
+) -> Callable[[Callable[Concatenate[E, P], Plan[R]]], Callable[Concatenate[E, P], R]]:
+    """An operation that is written as a plan. undo: the step that takes back what was done for nobody."""
+
+    def decorate(operation: Callable[Concatenate[E, P], Plan[R]]) -> Callable[Concatenate[E, P], R]:
+        def run(self: E, /, *args: P.args, **kwargs: P.kwargs) -> R:
+            return self.drive(operation(self, *args, **kwargs))
+
+        functools.update_wrapper(run, operation)
+        run.plan = operation  # type: ignore[attr-defined]
+        run.undo = undo  # type: ignore[attr-defined]
+        return run
+
+    return decorate
+
+
+class Engine:
+    """One schema of one database, open in this process. Making the object touches nothing; `open` does."""
+
+    def __init__(self, place: Place, clock: Clock = SYSTEM) -> None:
+        self.place = place
+        self.clock = clock
+        self.uid = ""
+        self.epoch = 0
+        # By how much the server's clock, which leases are on, is ahead of this process's interval clock.
+        self.ahead_s = 0.0
+        self._is_open = False
+        self.lines: dict[tuple[Until, str], WaitLine] = {}
+        # A clock that is not the machine's is a test's, and stands in for the server's.
+        self._is_server_timed = clock is SYSTEM or clock is MACHINE
+        self._start()
+        forks.watch(self)
+
+    def _start(self) -> None:
+        """What belongs to one process."""
+        self._pool = Pool(self.place)
+        self._loops: dict[asyncio.AbstractEventLoop, LoopPool] = {}
+        self.bell = Bell(self.place.schema, self._ring_all)
+        self._blocking = Helper("ulak-block")
+        self.awaited = Ends(self.begin_watch)
+        self._listener = Listener(self)
+        self.others = Others(self, Run, Block)
+
+    # Opening and closing
+
+    def open(self) -> None:
+        """Connect, and make the schema if there is none. Raises SchemaError, StorageUnavailable."""
+        with forks.opening:
+            if self._is_open:
+                return
+            self._start()
+            try:
+                self._begin()
+            except BaseException:
+                self._pool.close()
+                raise
+            self._is_open = True
+
+    def _begin(self) -> None:
+        session = self._pool.take()
+        try:
+            found = session.drive(Attempt(schema.begun(self.place), session.begin, is_proxied=True).work())
+            if found is None:
+                work = Attempt(schema.begin(self.place), session.begin, is_proxied=True).work()
+                found = session.drive(work)
+        except psycopg.Error as error:
+            Tries(str(self.place), patience_s=0.0).after(error)
+            raise
+        finally:
+            self._pool.put(session)
+        self.uid, self.epoch = found[:2]
+        if self._is_server_timed:
+            self.ahead_s = found[2] - self.clock.interval()
+
+    def close(self) -> None:
+        """Let go of all handles; idempotent."""
+        with forks.opening:
+            was_open, self._is_open = self._is_open, False
+            if not was_open:
+                return
+            self._listener.close()
+            try:
+                self.drive(self.others.leave())
+            except UlakError as error:
+                _log.warning("the store closes without saying so to others: %s", error)
+            self.bell.close()
+            self._blocking.close()
+            self.others.drop()
+            self._pool.close()
+            for loop, pool in list(self._loops.items()):
+                pool.abandon() if loop.is_closed() else pool.close()
+            # They are to hear of it.
+            self.awaited.wake_all()
+
+    def migrate(self) -> None:
+        """Bring the schema to this version; idempotent."""
+        self.open()
+
+    # Forks
+
+    def before_fork(self) -> bool:
+        """Nothing has to stop: a child lets go of the connections without a word."""
+        return True
+
+    def after_fork_in_parent(self) -> None:
+        """Go on."""
+
+    def after_fork_in_child(self, *, stopped: bool) -> None:
+        """Begin anew: leases, presence, waiters and connections are the parent's."""
+        del stopped
+        self._pool.after_fork_in_child()
+        for pool in self._loops.values():
+            pool.after_fork_in_child()
+        self._listener.after_fork_in_child()
+        self.others.after_fork_in_child()
+        self.lines.clear()
+        self._start()
+
+    # Steps
+
+    def scene(self) -> Scene:
+        """What a step may know now."""
+        now = now_at = None
+        if not self._is_server_timed:
+            now, now_at = self.clock.interval(), self.clock.calendar()
+        own = self.others.own
+        shard = (os.getpid() if own is None else own) % SHARDS
+        return Scene(self.uid, self.epoch, shard=shard, holder=own, now=now, now_at=now_at)
+
+    def check_open(self) -> None:
+        """Raises Closed if it is not."""
+        if not self._is_open:
+            raise Closed("this store is closed; make another handle on it")
+
+    def run(self, make: Callable[[Scene], Step[R]]) -> R:
+        """Run a step in a transaction of its own, and tell its waiters; again, if others were in the way."""
+        tries = Tries(str(self.place))
+        while True:
+            session = attempt = None
+            is_sound = False
+            try:
+                session = self._pool.take()
+                scene = self.scene()
+                attempt = Attempt(make(scene), session.begin, is_proxied=session.is_proxied)
+                answer = session.drive(attempt.work())
+                is_sound = True
+                self._tell(scene)
+                self._ring(session, scene)
+            except psycopg.Error as error:
+                is_sound = True
+                pause_s = tries.after(error, is_sent=attempt is not None and attempt.is_sent)
+            except StorageUnavailable as error:
+                if session is not None:
+                    raise
+                pause_s = tries.after(error)
+            except Exception:
+                is_sound = True
+                raise
+            else:
+                return answer
+            finally:
+                if session is not None:
+                    self._pool.put(session, is_sound=is_sound)
+            pause(pause_s)
+
+    async def arun(self, make: Callable[[Scene], Step[R]]) -> R:
+        """The same on the running event loop."""
+        tries = Tries(str(self.place))
+        pool = self._loop_pool()
+        while True:
+            session = attempt = None
+            is_sound = False
+            try:
+                session = await pool.take()
+                scene = self.scene()
+                attempt = Attempt(make(scene), session.begin, is_proxied=session.is_proxied)
+                answer = await session.drive(attempt.work())
+                is_sound = True
+                self._tell(scene)
+                await self._aring(session, scene)
+            except psycopg.Error as error:
+                is_sound = True
+                pause_s = tries.after(error, is_sent=attempt is not None and attempt.is_sent)
+            except StorageUnavailable as error:
+                if session is not None:
+                    raise
+                pause_s = tries.after(error)
+            except Exception:
+                is_sound = True
+                raise
+            else:
+                return answer
+            finally:
+                if session is not None:
+                    pool.put(session, is_sound=is_sound)
+            await asyncio.sleep(pause_s)
+
+    def _loop_pool(self) -> LoopPool:
+        self.check_open()
+        loop = asyncio.get_running_loop()
+        pool = self._loops.get(loop)
+        if pool is None:
+            for other in [other for other in list(self._loops) if other.is_closed()]:
+                self._loops.pop(other).abandon()
+            pool = self._loops[loop] = LoopPool(self.place)
+        return pool
+
+    @property
+    def presence(self) -> Presence:
+        """This process's place among those that hold leases."""
+        return self.others.presence
+
+    @property
+    def backends(self) -> set[int]:
+        """The server's processes that work for calls of this process."""
+        return self._pool.backends().union(*(pool.backends() for pool in list(self._loops.values())))
+
+    # Operations
+
+    def drive(self, plan: Plan[R]) -> R:
+        """Run a plan to its end in this thread."""
+        go: Callable[[Any], Run | Block] = plan.send
+        reply: Any = None
+        while True:
+            try:
+                want = go(reply)
+            except StopIteration as stop:
+                answer: R = stop.value
+                return answer
+            go = plan.send
+            try:
+                match want:
+                    case Run(make):
+                        reply = self.run(make)
+                    case Block(call):
+                        reply = call()
+                    case _:
+                        assert_never(want)
+            except BaseException as error:  # noqa: BLE001 - it belongs to the plan, which lets it out
+                go, reply = plan.throw, error
+
+    async def adrive(self, plan: Plan[R]) -> R:
+        """Run a plan to its end on this event loop, which is never blocked."""
+        go: Callable[[Any], Run | Block] = plan.send
+        reply: Any = None
+        while True:
+            try:
+                want = go(reply)
+            except StopIteration as stop:
+                answer: R = stop.value
+                return answer
+            go = plan.send
+            try:
+                match want:
+                    case Run(make):
+                        reply = await self.arun(make)
+                    case Block(call):
+                        reply = await self._in_thread(call)
+                    case _:
+                        assert_never(want)
+            except BaseException as error:  # noqa: BLE001 - as above
+                go, reply = plan.throw, error
+
+    async def acall(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:  # noqa: ANN401 - as the operation
+        """An operation for an event loop, which it never blocks. What is cancelled runs to its end first."""
+        operation: Any = getattr(type(self), name)
+        if not hasattr(operation, "plan"):
+            # Never blocks.
+            return getattr(self, name)(*args, **kwargs)
+        task = asyncio.ensure_future(self.adrive(operation.plan(self, *args, **kwargs)))
+        try:
+            return await asyncio.shield(task)
+        except asyncio.CancelledError:
+            answer = await _outlasted(task)
+            if operation.undo is not None and answer is not None:
+                back = operation.undo(answer)
+                if back is not None:
+                    await _outlasted(asyncio.ensure_future(self.arun(back)))
+            raise
+
+    async def _in_thread(self, call: Callable[[], R]) -> R:
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[R] = loop.create_future()
+
+        def answer(error: BaseException | None, result: Any = None) -> None:  # noqa: ANN401
+            if not future.done():
+                future.set_result(result) if error is None else future.set_exception(error)
+
+        def run() -> None:
+            try:
+                told = functools.partial(answer, None, call())
+            except Exception as error:  # noqa: BLE001 - it belongs to whoever asked
+                told = functools.partial(answer, error)
+            # Else the loop is closed, and so is who waited there.
+            with contextlib.suppress(RuntimeError):
+                loop.call_soon_threadsafe(told)
+
+        self._blocking.ask(run)
+        return await future
+
+    # Waking
+
+    def _tell(self, scene: Scene) -> None:
+        """Wake waiters of this process for what a transaction has changed."""
+        for key, wakeups in scene.rings.items():
+            line = self.lines.get(key)
+            if line is not None and wakeups > 0:
+                line.ring(wakeups)
+        if self.awaited.waiting:
+            self.awaited.ring(scene.ended_ids)
+        for queue, dead in scene.dead_pruned.items():
+            _log.info("queue %s: %d dead jobs removed by retention", queue, dead)
+
+    def _ring(self, session: Session, scene: Scene) -> None:
+        """Tell other processes; a hint, so what goes wrong with it is nobody's."""
+        if channels := self.bell.due(scene.rings):
+            with contextlib.suppress(psycopg.Error):
+                session.execute(ring(channels))
+
+    async def _aring(self, session: LoopSession, scene: Scene) -> None:
+        if channels := self.bell.due(scene.rings):
+            with contextlib.suppress(psycopg.Error):
+                await session.execute(ring(channels))
+
+    def _ring_all(self, channels: list[str]) -> None:
+        with contextlib.suppress(UlakError, psycopg.Error):
+            session = self._pool.take()
+            try:
+                session.execute(ring(channels))
+            finally:
+                self._pool.put(session)
+
+    def begin_watch(self) -> None:
+        """Somebody of this process waits from now on for what others do."""
+        if self._is_open:
+            # Without it the waiter looks by itself, less often.
+            with contextlib.suppress(RuntimeError):
+                self._listener.begin()
+
+    def watch_presence(self) -> None:
+        """Come back by itself when the presence is lost."""
+        self.begin_watch()
+        self._listener.wake()
+
+
+async def _outlasted(task: asyncio.Future[R]) -> R | None:
+    """Wait for the end through every cancellation; None if it was an error."""
+    while not task.done():
+        with contextlib.suppress(asyncio.CancelledError, Exception):
+            await asyncio.shield(task)
+    return None if task.cancelled() or task.exception() is not None else task.result()

@@ -1,0 +1,263 @@
+"""A session on the server: how it is connected and set, and how it executes what a step asks.
+
+A session commits each statement by itself unless BEGIN was sent. What it is set to is set by us, whatever the
+server's defaults are. Behind a proxy that hands out sessions by the transaction nothing can be set for longer
+than one, so there each transaction says it anew, and statements are not prepared.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+from collections.abc import Callable, Generator
+from typing import Any, TypeVar
+
+import psycopg
+from psycopg import errors, pq, sql
+from psycopg.types import numeric
+
+from ulak.errors import ConfigError
+from ulak.storage.postgres.asks import Execute, Rows
+from ulak.storage.postgres.faults import unreachable
+from ulak.storage.postgres.place import Place, options_of
+
+R = TypeVar("R")
+Work = Generator[Execute, Rows, R]
+
+LOCK_S = 1.0
+"""How long a statement waits for a row or table that another transaction holds, before StorageBusy."""
+
+CONNECT_S = 10
+PREPARED_MAX = 500
+
+_KEEPALIVES = {
+    "keepalives_idle": 5,
+    "keepalives_interval": 2,
+    "keepalives_count": 3,
+    "tcp_user_timeout": 12_000,
+}
+_ALWAYS = {
+    "default_transaction_isolation": "read committed",
+    "default_transaction_read_only": "off",
+    "lock_timeout": f"{LOCK_S:g}s",
+    "jit": "off",
+    # So that the server finds out by itself that a client is gone, also amid a statement.
+    "tcp_keepalives_idle": "5",
+    "tcp_keepalives_interval": "2",
+    "tcp_keepalives_count": "3",
+    "tcp_user_timeout": "12000",
+}
+_SINCE_14 = {"client_connection_check_interval": "1s"}
+_SET = "SELECT set_config(name, value, false) FROM unnest(%s::text[], %s::text[]) AS wanted (name, value)"
+
+IDLE = pq.TransactionStatus.IDLE
+
+
+def search_path(schema: str) -> str:
+    """Where names of tables are looked up: never first among a session's temporary ones."""
+    return f'"{schema}", pg_temp'
+
+
+def begin_text(place: Place, *, is_proxied: bool) -> str:
+    """What begins a transaction of ours."""
+    text = "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE"
+    if not is_proxied:
+        return text
+    path = sql.SQL("SET LOCAL search_path TO {}, pg_temp").format(sql.Identifier(place.schema)).as_string()
+    return f"{text}; {path}; SET LOCAL lock_timeout TO '{LOCK_S:g}s'"
+
+
+def adapt(adapters: psycopg.abc.AdaptContext) -> None:
+    """Have every int sent as int8: else a statement is prepared anew for each size of each number."""
+    for dumper in (numeric.Int8Dumper, numeric.Int8BinaryDumper):
+        adapters.adapters.register_dumper(int, dumper)
+
+
+class Session:
+    """One connection for threads; one thread at a time uses it.
+
+    begin: what begins a transaction. used_at: when it was last given back. backend: the server's process.
+    """
+
+    def __init__(self, place: Place) -> None:
+        self.db = _connect(psycopg.Connection[Any].connect, place)
+        try:
+            adapt(self.db)
+            self._cursor = self.db.cursor()
+            self.begin, self.is_proxied = "", False
+            (found,) = self.execute(Execute(_WHO))
+            self.backend, self.is_proxied = _who(self.db, found)
+            self.begin = begin_text(place, is_proxied=self.is_proxied)
+            self.execute(_settings(self.db, place, is_proxied=self.is_proxied))
+        except BaseException as error:
+            self.close()
+            if isinstance(error, psycopg.Error):
+                raise unreachable(error, str(place)) from None
+            raise
+
+    def execute(self, ask: Execute) -> Rows:
+        """The rows of one statement. Raises psycopg.Error."""
+        cursor = self._cursor
+        cursor.execute(ask.text, ask.params, binary=bool(ask.params))
+        return cursor.fetchall() if cursor.pgresult is not None and cursor.pgresult.nfields else []
+
+    def drive(self, work: Work[R]) -> R:
+        """Run work to its end."""
+        step: Callable[[Any], Execute] = work.send
+        reply: Any = None
+        while True:
+            try:
+                ask = step(reply)
+            except StopIteration as stop:
+                answer: R = stop.value
+                return answer
+            step = work.send
+            try:
+                reply = self.execute(ask)
+            except BaseException as error:  # noqa: BLE001 - it belongs to the work, which rolls back and lets it out
+                step, reply = work.throw, error
+
+    def is_usable(self) -> bool:
+        """Whether it is at rest, and the server has not ended it meanwhile, as far as is heard here."""
+        return is_at_rest(self.db)
+
+    def close(self) -> None:
+        """End it."""
+        with contextlib.suppress(psycopg.Error, OSError):
+            self.db.close()
+
+
+class LoopSession:
+    """The same for one event loop."""
+
+    def __init__(self, db: psycopg.AsyncConnection[Any]) -> None:
+        self.db = db
+        adapt(db)
+        self._cursor = db.cursor()
+        self.begin, self.is_proxied, self.backend = "", False, 0
+
+    @classmethod
+    async def connect(cls, place: Place) -> LoopSession:
+        """A new one. Raises StorageUnavailable, ConfigError."""
+        session = cls(await _aconnect(place))
+        try:
+            (found,) = await session.execute(Execute(_WHO))
+            session.backend, session.is_proxied = _who(session.db, found)
+            session.begin = begin_text(place, is_proxied=session.is_proxied)
+            await session.execute(_settings(session.db, place, is_proxied=session.is_proxied))
+        except BaseException as error:
+            session.close()
+            if isinstance(error, psycopg.Error):
+                raise unreachable(error, str(place)) from None
+            raise
+        return session
+
+    async def execute(self, ask: Execute) -> Rows:
+        """The rows of one statement. Raises psycopg.Error."""
+        cursor = self._cursor
+        await cursor.execute(ask.text, ask.params, binary=bool(ask.params))
+        return await cursor.fetchall() if cursor.pgresult is not None and cursor.pgresult.nfields else []
+
+    async def drive(self, work: Work[R]) -> R:
+        """Run work to its end."""
+        step: Callable[[Any], Execute] = work.send
+        reply: Any = None
+        while True:
+            try:
+                ask = step(reply)
+            except StopIteration as stop:
+                answer: R = stop.value
+                return answer
+            step = work.send
+            try:
+                reply = await self.execute(ask)
+            except BaseException as error:  # noqa: BLE001 - as above
+                step, reply = work.throw, error
+
+    def is_usable(self) -> bool:
+        """As a `Session`'s."""
+        return is_at_rest(self.db)
+
+    def close(self) -> None:
+        """End it, also where its loop is closed."""
+        with contextlib.suppress(psycopg.Error, OSError):
+            self.db.pgconn.finish()
+
+
+Connection = psycopg.Connection[Any] | psycopg.AsyncConnection[Any]
+
+_WHO = "SELECT pg_backend_pid(), current_setting('server_version_num')::int"
+
+
+def _who(db: Connection, found: tuple[Any, ...]) -> tuple[int, bool]:
+    """The server's process, and whether somebody stands between: then the client was told another one."""
+    backend: int = found[0]
+    return backend, backend != db.info.backend_pid
+
+
+def _settings(db: Connection, place: Place, *, is_proxied: bool) -> Execute:
+    if is_proxied:
+        db.prepare_threshold = None
+        return Execute("SELECT 1")
+    db.prepare_threshold, db.prepared_max = 1, PREPARED_MAX
+    wanted = {**_ALWAYS, "search_path": search_path(place.schema)}
+    if db.info.server_version >= 140_000:
+        wanted |= _SINCE_14
+    return Execute(_SET, (list(wanted), list(wanted.values())))
+
+
+def is_at_rest(db: Connection) -> bool:
+    """Whether no transaction is open and nothing was heard of the server: that would be its end."""
+    if db.pgconn.transaction_status != IDLE:
+        return False
+    poll = select.poll()
+    poll.register(db.pgconn.socket, select.POLLIN)
+    return not poll.poll(0)
+
+
+def _asked(place: Place) -> dict[str, Any]:
+    given = options_of(place)
+    wanted = {**_KEEPALIVES, "connect_timeout": CONNECT_S, "application_name": "ulak"}
+    return {
+        **{name: value for name, value in wanted.items() if name not in given},
+        "client_encoding": "utf8",
+        "autocommit": True,
+    }
+
+
+def _connect(connect: Callable[..., psycopg.Connection[Any]], place: Place) -> psycopg.Connection[Any]:
+    try:
+        return connect(place.conninfo, **_asked(place))
+    except errors.ProgrammingError:
+        raise _unreadable(place) from None
+    except psycopg.Error as error:
+        raise unreachable(error, str(place)) from None
+
+
+async def _aconnect(place: Place) -> psycopg.AsyncConnection[Any]:
+    try:
+        return await psycopg.AsyncConnection[Any].connect(place.conninfo, **_asked(place))
+    except errors.ProgrammingError:
+        raise _unreadable(place) from None
+    except psycopg.Error as error:
+        raise unreachable(error, str(place)) from None
+
+
+def _unreadable(place: Place) -> ConfigError:
+    # What the library says of it may hold a password.
+    return ConfigError(
+        f"the URL of {place} cannot be read, or has an option that the library does not know\n"
+        f"  it is 'postgresql://user:password@host:port/database?option=value', with %XX for what is special"
+    )
+
+
+def sever(db: Connection) -> None:
+    """In a forked child: let go of a connection that is the parent's, without a word to the server."""
+    with contextlib.suppress(psycopg.Error, OSError):
+        socket = db.pgconn.socket
+        null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
+        try:
+            os.dup2(null, socket, inheritable=False)
+        finally:
+            os.close(null)

@@ -1,0 +1,138 @@
+"""Who else holds leases in a store, and who of them is gone; this process's own place among them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator
+from typing import Any, Protocol
+
+from ulak.clock import MACHINE
+from ulak.storage.postgres.asks import Execute, Scene, Step
+from ulak.storage.postgres.place import Place
+from ulak.storage.postgres.presence import Presence, class_of
+
+LOOK_S = 0.15
+"""How often a process looks whether the others still live."""
+
+GONE_AFTER_S = 0.3
+"""A process is gone when its lock is found free twice, so far apart."""
+
+_LOOK = """
+WITH present AS (
+    SELECT objid::bigint AS id FROM pg_locks
+    WHERE locktype = 'advisory' AND classid = %(class)s::bigint::oid AND objsubid = 2 AND granted
+    AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
+)
+SELECT h.id, p.id IS NULL AND h.server_started_at = pg_postmaster_start_time(),
+    h.absent_since IS NOT NULL,
+    coalesce(extract(epoch FROM clock_timestamp()) - h.absent_since >= %(after)s, false)
+FROM holders h LEFT JOIN present p ON p.id = h.id
+"""
+_NOTE = """
+UPDATE holders SET absent_since = CASE WHEN id = ANY(%(absent)s::int[])
+    THEN extract(epoch FROM clock_timestamp()) END
+WHERE id = ANY(%(changed)s::int[])
+"""
+_DROP = """
+WITH dropped AS (
+    DELETE FROM holders h WHERE id = ANY(%(ids)s::int[])
+    AND NOT EXISTS (SELECT 1 FROM jobs j WHERE j.holder = h.id AND j.state = 2) RETURNING id
+)
+DELETE FROM workers WHERE holder = ANY(%(ids)s::int[])
+"""
+
+
+class File(Protocol):
+    """What this needs of a store."""
+
+    place: Place
+    uid: str
+
+    def watch_presence(self) -> None:
+        """Come back by itself when the presence is lost."""
+
+
+class Others:
+    """The processes that hold leases in a store, by the numbers that leases name them with.
+
+    any: there are others. Plans ask for what they need; see `ulak.storage.postgres.engine`.
+    """
+
+    def __init__(
+        self,
+        store: File,
+        run: Callable[[Callable[[Scene], Step[Any]]], Any],
+        block: Callable[[Callable[[], Any]], Any],
+    ) -> None:
+        self.any = False
+        self._run, self._block = run, block
+        self._store = store
+        self._presence = Presence(store.place, lambda: store.uid)
+        self._looked_at = 0.0
+        self._gone: frozenset[int] = frozenset()
+
+    @property
+    def presence(self) -> Presence:
+        """This process's own."""
+        return self._presence
+
+    @property
+    def own(self) -> int | None:
+        """This process's number; None until it takes its first lease."""
+        return self._presence.own
+
+    def join(self) -> Generator[Any, Any, None]:
+        """Be present, before a lease is taken."""
+        if self._presence.own is None or not self._presence.is_held:
+            yield self._block(self._take)
+
+    def _take(self) -> None:
+        self._presence.take()
+        self._store.watch_presence()
+
+    def gone(self) -> Generator[Any, Any, frozenset[int]]:
+        """Those who are gone; looks not more often than that tells anything new."""
+        now = MACHINE.interval()
+        if now - self._looked_at >= LOOK_S:
+            self._looked_at = now
+            if self._presence.own is not None and not self._presence.is_held:
+                yield self._block(self._presence.take_again)
+            rows = yield self._run(self._look)
+            self._gone = frozenset(holder for holder, is_absent, _, is_over in rows if is_absent and is_over)
+            self.any = any(holder != self.own for holder, *_ in rows)
+            if self.own is not None and all(holder != self.own for holder, *_ in rows):
+                self._presence.sign_again()
+        return self._gone
+
+    def _look(self, _: Scene) -> Step[list[tuple[int, bool, bool, bool]]]:
+        """Who is absent now, was at the last look, and has been for long; notes who was not before."""
+        unsigned = class_of(self._store.uid) % 2**32
+        rows = yield Execute(_LOOK, {"class": unsigned, "after": GONE_AFTER_S}, alone=True)
+        changed = [holder for holder, is_absent, was_absent, _ in rows if bool(is_absent) is not was_absent]
+        if changed:
+            absent = [holder for holder, is_absent, *_ in rows if is_absent]
+            yield Execute(_NOTE, {"absent": absent, "changed": changed})
+        return [(row[0], bool(row[1]), row[2], row[3]) for row in rows]
+
+    def forget_gone(self) -> Generator[Any, Any, None]:
+        """Take out who is gone and holds no lease any more."""
+        gone = yield from self.gone()
+        if gone:
+            yield self._run(lambda _: _drop(gone))
+
+    def leave(self) -> Generator[Any, Any, None]:
+        """Take this process out, unless it still holds leases: then others must find it gone."""
+        own = self.own
+        if own is not None:
+            yield self._run(lambda _: _drop([own]))
+
+    def drop(self) -> None:
+        """End the presence."""
+        self._presence.drop()
+
+    def after_fork_in_child(self) -> None:
+        """In a forked child, which is nobody yet."""
+        self._presence.after_fork_in_child()
+
+
+def _drop(holders: Any) -> Step[None]:  # noqa: ANN401
+    yield Execute(_DROP, {"ids": sorted(holders)}, alone=True)

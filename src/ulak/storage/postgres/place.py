@@ -1,0 +1,71 @@
+"""Where a PostgreSQL store lives: what its URL says, without a look at any library or server."""
+
+from __future__ import annotations
+
+import re
+from urllib.parse import parse_qsl, unquote
+
+import msgspec
+
+from ulak.errors import ConfigError
+
+SCHEMES = ("postgresql", "postgres")
+DEFAULT_SCHEMA = "ulak"
+
+_SCHEMA = re.compile(r"[a-z_][a-z0-9_]{0,62}")
+_NOT_OURS = re.compile(r"pg_.*|public|information_schema")
+
+
+class Place(msgspec.Struct, frozen=True):
+    """conninfo: what the library is given, secrets included. schema: the schema that holds the store."""
+
+    conninfo: str
+    schema: str = DEFAULT_SCHEMA
+
+    def __repr__(self) -> str:
+        return f"Place({self})"
+
+    def __str__(self) -> str:
+        """The store as it may be shown: the servers and the database, no user, password or other options."""
+        place, _, _ = self.conninfo.partition("?")
+        _, _, rest = place.partition("://")
+        _, at, after = rest.rpartition("@")
+        shown = f"postgresql://{'***@' if at else ''}{after}"
+        return shown if self.schema == DEFAULT_SCHEMA else f"{shown}?schema={self.schema}"
+
+
+def place_of(url: str) -> Place:
+    """Takes `schema=` out of `postgresql://user@host/name?schema=jobs`; the rest is the library's.
+
+    Raises ConfigError, without any part of the URL that may be secret.
+
+    >>> place_of("postgresql://ada:secret@db.example/app?schema=jobs")
+    Place(postgresql://***@db.example/app?schema=jobs)
+    """
+    place, mark, query = url.partition("?")
+    if "#" in place or "\0" in url:
+        raise ConfigError(
+            "a PostgreSQL store's URL is 'postgresql://user@host/database'; write # in a password as %23"
+        )
+    kept, schemas = [], []
+    for part in query.split("&") if mark else []:
+        name, _, value = part.partition("=")
+        if unquote(name) == "schema":
+            schemas.append(unquote(value))
+        elif part:
+            kept.append(part)
+    if len(schemas) > 1:
+        raise ConfigError("schema= is given twice in the store's URL")
+    schema = schemas[0] if schemas else DEFAULT_SCHEMA
+    if not _SCHEMA.fullmatch(schema) or _NOT_OURS.fullmatch(schema):
+        raise ConfigError(
+            f"schema= names a schema of ulak's own: it matches {_SCHEMA.pattern}, and is not public "
+            f"or pg_...; got {schema[:70]!r}"
+        )
+    _, _, rest = place.partition("://")
+    return Place(f"postgresql://{rest}{'?' if kept else ''}{'&'.join(kept)}", schema)
+
+
+def options_of(place: Place) -> dict[str, str]:
+    """The options after the question mark, as the library will read them."""
+    return dict(parse_qsl(place.conninfo.partition("?")[2], keep_blank_values=True))

@@ -1,0 +1,85 @@
+"""The schema in the database: which version it has, and how an older one, or none, becomes this one."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Generator
+from importlib import resources
+from typing import Any, TypeAlias
+
+from psycopg import sql
+
+from ulak.errors import SchemaError
+from ulak.storage.postgres.asks import Execute, Rows
+from ulak.storage.postgres.place import Place
+
+VERSION = 1
+"""The newest schema this version knows: the number of its last migration."""
+
+_LOCK = 0x756C616B
+Begun: TypeAlias = tuple[Any, ...]
+"""The store's name, its epoch, the server's time."""
+
+_BEGUN = "SELECT uid, epoch, extract(epoch FROM clock_timestamp())::float8 FROM store"
+_TABLE = "SELECT to_regclass(%s)::text, to_regnamespace(%s)::text"
+
+
+def begun(place: Place) -> Generator[Execute, Rows, Begun | None]:
+    """The store as it is now; None if there is something to do first. Raises SchemaError."""
+    version = yield from version_of(place)
+    if version < VERSION:
+        return None
+    (found,) = yield Execute(_BEGUN, alone=True)
+    return found
+
+
+def version_of(place: Place) -> Generator[Execute, Rows, int]:
+    """The schema's number, 0 if there is none. Raises SchemaError for a newer one, or a stranger's."""
+    ((table, schema),) = yield Execute(_TABLE, (f'"{place.schema}".store', place.schema), alone=True)
+    if table is None:
+        if schema is not None:
+            ((others,),) = yield Execute(
+                "SELECT count(*) FROM pg_class WHERE relnamespace = %s::regnamespace",
+                (place.schema,),
+                alone=True,
+            )
+            if others:
+                raise SchemaError(
+                    f"the schema {place.schema!r} of {place} is there, and holds no store; nothing was done\n"
+                    f"  give ulak a schema of its own: add ?schema=name to the URL"
+                )
+        return 0
+    ((version,),) = yield Execute("SELECT version FROM store", alone=True)
+    if version > VERSION:
+        raise SchemaError(
+            f"{place} has schema {version}, which is newer than {VERSION}, the newest this ulak knows\n"
+            f"  update ulak; nothing was changed"
+        )
+    return int(version)
+
+
+def begin(place: Place) -> Generator[Execute, Rows, Begun]:
+    """Make the schema, or bring it up to date, in one transaction; of several at once, one does it."""
+    yield Execute("SELECT set_config('lock_timeout', '30s', true)")
+    yield Execute("SELECT pg_advisory_xact_lock(%s::int, hashtext(%s))", (_LOCK, place.schema))
+    version = yield from version_of(place)
+    if version == 0:
+        name = sql.Identifier(place.schema)
+        yield Execute(sql.SQL("CREATE SCHEMA IF NOT EXISTS {}").format(name).as_string())
+    for number in range(version + 1, VERSION + 1):
+        yield Execute(statements(number))
+    if version == 0:
+        yield Execute(
+            "INSERT INTO store (uid, epoch, version) "
+            "VALUES (%s, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint, %s)",
+            (f"postgres-{secrets.token_hex(8)}", VERSION),
+        )
+    elif version < VERSION:
+        yield Execute("UPDATE store SET version = %s", (VERSION,))
+    (found,) = yield Execute(_BEGUN)
+    return found
+
+
+def statements(number: int) -> str:
+    """The statements of one migration."""
+    return resources.files(__package__).joinpath(f"migrations/{number:04}.sql").read_text(encoding="utf-8")

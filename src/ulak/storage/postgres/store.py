@@ -1,0 +1,277 @@
+"""The store on a PostgreSQL server: durable, for every process of every machine that reaches it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
+
+import msgspec
+
+from ulak.core import rules
+from ulak.core.job import Counts, Draft, Duplicate, Full, Job, Lease, Outcome, State
+from ulak.core.store import (
+    Act,
+    Capabilities,
+    Change,
+    Changed,
+    Filter,
+    Fired,
+    Line,
+    Settings,
+    Settled,
+    Settlement,
+    Tasks,
+    Until,
+    WorkerInfo,
+)
+from ulak.storage.postgres import book, change, joined, looks
+from ulak.storage.postgres.asks import Scene, Step
+from ulak.storage.postgres.engine import Engine, Plan, planned, step
+from ulak.storage.postgres.listen import HeardLine
+from ulak.storage.postgres.others import LOOK_S
+
+POLL_S = 1.0
+
+R = TypeVar("R")
+
+
+def _given_back(leases: Sequence[Lease]) -> Callable[[Scene], Step[Any]] | None:
+    """Hand back what was claimed for a caller that is gone."""
+    if not leases:
+        return None
+    settlements = [(lease, rules.give_back()) for lease in leases]
+    return lambda scene: book.settle(scene, settlements)
+
+
+def _taken_back(answer: list[int] | Full) -> Callable[[Scene], Step[Any]] | None:
+    """Take back what was stored for a caller that is gone."""
+    ids = [] if isinstance(answer, Full) else [x for x in answer if not isinstance(x, Duplicate)]
+    return (lambda scene: book.unadd(scene, ids)) if ids else None
+
+
+class PostgresStore(Engine):
+    """Jobs in one schema. See `ulak.core.store.Store` for what each operation promises."""
+
+    capabilities = Capabilities(
+        durable=True, immediate=False, processes=True, transactions=True, poll_s=POLL_S
+    )
+
+    async def acall(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:  # noqa: ANN401 - as the operation
+        """An operation for an event loop, which it never blocks."""
+        connection = kwargs.pop("connection", None)
+        if connection is not None:
+            self.check_open()
+            make = _JOINED[name]
+            work = self._work(lambda scene: make(scene, *args, **kwargs))
+            return await joined.arun_joined(connection, self.place, work)
+        return await super().acall(_PLANS.get(name, name), args, kwargs)
+
+    def _work(self, make: Callable[[Scene], Step[R]]) -> Any:  # noqa: ANN401 - a generator
+        scene = self.scene()
+        scene.shard = None
+        return joined.work(self.place, self.uid, scene, make, self.bell.named)
+
+    def _join(self, connection: object, make: Callable[[Scene], Step[R]]) -> R:
+        self.check_open()
+        answer: R = joined.run_joined(connection, self.place, self._work(make))
+        return answer
+
+    # Operations
+
+    def add(
+        self,
+        queue: str,
+        drafts: Sequence[Draft],
+        *,
+        known_only: bool = False,
+        connection: object | None = None,
+    ) -> list[int] | Full:
+        """Store jobs, all or none."""
+        if connection is None:
+            return self._add(queue, drafts, known_only=known_only)
+        return self._join(connection, lambda scene: book.add(scene, queue, drafts, known_only=known_only))
+
+    @planned(undo=_taken_back)
+    def _add(
+        self, queue: str, drafts: Sequence[Draft], *, known_only: bool = False
+    ) -> Plan[list[int] | Full]:
+        return step(lambda scene: book.add(scene, queue, drafts, known_only=known_only))
+
+    @planned(undo=_given_back)
+    def claim(
+        self, queues: Sequence[str], limit: int, *, worker: str, lease_s: float, tasks: Tasks | None = None
+    ) -> Plan[list[Lease]]:
+        """Lease up to `limit` due jobs, in order."""
+        yield from self.others.join()
+        return (
+            yield from step(
+                lambda scene: book.claim(scene, queues, limit, worker=worker, lease_s=lease_s, tasks=tasks)
+            )
+        )
+
+    def settle(self, settlements: Sequence[Settlement], *, connection: object | None = None) -> list[Settled]:
+        """Apply verdicts, one answer per settlement."""
+        if connection is None:
+            return self._settle(settlements)
+        return self._join(connection, lambda scene: book.settle(scene, settlements))
+
+    @planned()
+    def _settle(self, settlements: Sequence[Settlement]) -> Plan[list[Settled]]:
+        return step(lambda scene: book.settle(scene, settlements))
+
+    @planned(undo=lambda answer: _given_back(answer[1]))
+    def turn(
+        self,
+        settlements: Sequence[Settlement],
+        queues: Sequence[str],
+        limit: int,
+        *,
+        worker: str,
+        lease_s: float,
+        tasks: Tasks | None = None,
+    ) -> Plan[tuple[list[Settled], list[Lease]]]:
+        """Settle, then claim, in one step."""
+        yield from self.others.join()
+        return (
+            yield from step(
+                lambda scene: book.turn(
+                    scene, settlements, queues, limit, worker=worker, lease_s=lease_s, tasks=tasks
+                )
+            )
+        )
+
+    @planned()
+    def promote(self, queues: Sequence[str]) -> Plan[int]:
+        """Make due jobs ready; how many."""
+        return step(lambda scene: book.promote(scene, queues))
+
+    @planned()
+    def extend(
+        self, leases: Sequence[Lease], lease_s: float, *, progress: Mapping[int, str] | None = None
+    ) -> Plan[list[bool | Outcome]]:
+        """Move lease ends to now + `lease_s`, never to earlier."""
+        return step(lambda scene: book.extend(scene, leases, lease_s, progress=progress))
+
+    @planned()
+    def ended(self, queues: Sequence[str], limit: int) -> Plan[list[Lease]]:
+        """Leases past their end, or whose process is gone."""
+        gone = yield from self.others.gone()
+        return (yield from step(lambda scene: book.ended(scene, queues, limit, gone=gone)))
+
+    @planned()
+    def leased(
+        self, queue: str, *, worker: str | None = None, after: int = 0, limit: int = 100
+    ) -> Plan[list[Lease]]:
+        """The current leases of a queue, by id; of one worker of this process, if given."""
+        return step(lambda scene: book.leased(scene, queue, worker=worker, after=after, limit=limit))
+
+    @planned()
+    def horizon(self, queues: Sequence[str]) -> Plan[float | None]:
+        """Seconds until time alone makes a job claimable."""
+        horizon_s = yield from step(lambda scene: book.horizon(scene, queues))
+        if self.others.any:
+            return LOOK_S if horizon_s is None else min(horizon_s, LOOK_S)
+        return horizon_s
+
+    @planned()
+    def amend(
+        self,
+        which: Sequence[int] | Filter,
+        act: Act,
+        *,
+        queue: str | None = None,
+        states: frozenset[State] | None = None,
+        force: bool = False,
+    ) -> Plan[Changed]:
+        """An operator's act on each of these jobs."""
+        return step(lambda scene: change.amend(scene, which, act, queue=queue, states=states, force=force))
+
+    @planned()
+    def get(self, ids: Sequence[int]) -> Plan[list[Job | None]]:
+        """Copies of the records."""
+        jobs = yield from step(lambda scene: looks.get(scene, ids))
+        return [None if job is None else self._here(job) for job in jobs]
+
+    @planned()
+    def scan(self, which: Filter, *, after: int = 0, limit: int = 100) -> Plan[list[Job]]:
+        """Matching jobs with id > `after`, by id."""
+        jobs = yield from step(lambda scene: looks.scan(scene, which, after=after, limit=limit))
+        return [self._here(job) for job in jobs]
+
+    def _here(self, job: Job) -> Job:
+        """With its lease's end on this process's clock, for who shows it."""
+        if job.state is not State.LEASED or not self.ahead_s:
+            return job
+        return msgspec.structs.replace(job, lease_end=job.lease_end - self.ahead_s)
+
+    @planned()
+    def counts(self, queues: Sequence[str]) -> Plan[dict[str, Counts]]:
+        """One snapshot of states and totals."""
+        return step(lambda scene: looks.counts(scene, queues))
+
+    @planned()
+    def queues(self) -> Plan[dict[str, Settings]]:
+        """All queues and their settings."""
+        return step(looks.queues)
+
+    @planned()
+    def declare(self, queue: str, settings: Settings) -> Plan[Settings]:
+        """Make the queue unless it is there."""
+        return step(lambda scene: change.declare(scene, queue, settings))
+
+    @planned()
+    def configure(self, queue: str, change: Change) -> Plan[Settings]:
+        """Change a queue's settings."""
+        return step(lambda scene: _configured(scene, queue, change))
+
+    @planned()
+    def fire(
+        self, schedule: str, tick_at: float, queue: str, draft: Draft | None = None
+    ) -> Plan[int | Duplicate | Fired | Full]:
+        """Insert the job, if there is one, and move the schedule's last tick, in one step."""
+        return step(lambda scene: change.fire(scene, schedule, tick_at, queue, draft))
+
+    @planned()
+    def schedules(self) -> Plan[dict[str, float]]:
+        """Each schedule's last tick."""
+        return step(looks.schedules)
+
+    @planned()
+    def beat(self, worker: str, info: Mapping[str, str]) -> Plan[None]:
+        """Say that a worker is there."""
+        return step(lambda scene: change.beat(scene, worker, info))
+
+    @planned()
+    def depart(self, worker: str) -> Plan[None]:
+        """Say that a worker has gone for good."""
+        return step(lambda scene: change.depart(scene, worker))
+
+    @planned()
+    def workers(self) -> Plan[list[WorkerInfo]]:
+        """The workers that are there, by name."""
+        return step(looks.workers)
+
+    @planned()
+    def prune(self, *, limit: int = 1000) -> Plan[Mapping[State, int]]:
+        """End what has expired, forget what retention does not keep, and processes that are gone."""
+        yield from self.others.forget_gone()
+        return (yield from step(lambda scene: change.prune(scene, limit=limit)))
+
+    def line(self, until: Until, queue: str) -> Line:
+        """Where waiters of this process stand."""
+        line = self.lines.get((until, queue))
+        if line is None:
+            line = self.lines.setdefault((until, queue), HeardLine(until, self.begin_watch))
+        return line
+
+    def ends(self, job_id: int) -> Line:
+        """Where waiters of this process stand for the end of one job."""
+        return self.awaited.line(job_id)
+
+
+def _configured(scene: Scene, queue: str, wanted: Change) -> Step[Settings]:
+    return change.configure(scene, queue, wanted)
+
+
+_PLANS = {"add": "_add", "settle": "_settle"}
+_JOINED: Mapping[str, Callable[..., Step[Any]]] = {"add": book.add, "settle": book.settle}
