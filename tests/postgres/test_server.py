@@ -17,7 +17,7 @@ import pytest
 from tests.support import pgkeeper, postgres
 from tests.support.children import Parent, child
 from tests.support.pids import children_of, is_alive
-from tests.support.postgres import Server, execute, fresh_url, own_server
+from tests.support.postgres import Server, execute, fresh_database, fresh_url, own_server
 from tests.support.waiting import eventually
 
 linux_only = pytest.mark.skipif(sys.platform != "linux", reason="elsewhere the next keeper clears up")
@@ -48,20 +48,27 @@ def is_gone(place: str, pid: int) -> bool:
     return not Path(place).exists() and not is_alive(pid)
 
 
-def test_each_url_is_a_new_empty_database():
-    first, second = fresh_url(), fresh_url()
+def schemas(url: str) -> set[str]:
+    return {name for (name,) in execute(url, "SELECT nspname FROM pg_namespace WHERE nspname LIKE 'ulak%'")}
+
+
+def test_each_database_is_new_and_empty():
+    first, second = fresh_database(), fresh_database()
     execute(first, "CREATE TABLE jobs (id int)")
     assert execute(second, "SELECT to_regclass('jobs')") == [(None,)]
     assert int(execute(first, "SHOW server_version_num")[0][0]) >= 130_000
 
 
-def test_old_databases_make_room_for_new_ones(monkeypatch):
-    monkeypatch.setattr(postgres, "DATABASES_MAX", 1)
-    first = fresh_url()
-    second = fresh_url()
-    names = {name for (name,) in execute(second, "SELECT datname FROM pg_database")}
-    assert second.split("/")[3].split("?")[0] in names
-    assert first.split("/")[3].split("?")[0] not in names
+def test_each_url_is_a_store_that_is_not_there_yet_and_old_ones_make_room(monkeypatch):
+    monkeypatch.setattr(postgres, "SCHEMAS_MAX", 2)
+    urls = [fresh_url() for _ in range(3)]
+    names = [url.rpartition("schema=")[2] for url in urls]
+    assert len(set(names)) == 3
+    assert not schemas(urls[0]) & set(names)
+    for name in names[1:]:
+        execute(urls[0], f"CREATE SCHEMA {name}")
+    fresh_url()
+    assert schemas(urls[0]) & set(names) == {names[2]}
 
 
 def test_a_closed_server_leaves_neither_a_process_nor_a_file():

