@@ -189,8 +189,9 @@ def test_pause_of_an_unknown_queue_makes_none(run: Run, mail: Queue) -> None:
 
 COMMANDS = (
     *("counts", "ls", "show 1", "retry 1 --yes", "pause mail --yes", "resume mail --yes"),
-    "queue set mail --capacity 9 --yes",
+    *("queue set mail --capacity 9 --yes", "workers"),
     *("dead ls", "dead show e1234567", "dead retry 1 --yes", "dead drop 1 --yes"),
+    *("dead export", "dead edit 1 --payload 2 --yes"),
     *("reprioritise 1 --priority 9 --yes", "cancel 1 --yes", "rm 1 --yes", "doctor"),
 )
 

@@ -17,9 +17,10 @@ from ulak.testing import ManualClock
 COMMANDS = (
     *(["counts"], ["ls"], ["show", "1"], ["retry", "1"], ["dead", "ls"]),
     *(["dead", "show", "e1234567"], ["dead", "retry", "1"], ["dead", "drop", "1"]),
+    *(["dead", "export"], ["dead", "import", "dead.jsonl"], ["dead", "edit", "1", "--payload", "2"]),
     *(["cancel", "1"], ["rm", "1"], ["reprioritise", "1", "--priority", "9"]),
     *(["pause", "mail"], ["resume", "mail"], ["doctor"]),
-    *(["queue", "set", "mail", "--capacity", "9"],),
+    *(["queue", "set", "mail", "--capacity", "9"], ["workers"]),
 )
 
 
@@ -80,7 +81,10 @@ REFUSED = {
     ),
     "no command of dead": (
         ["dead"],
-        "error U302: dead needs a command; there is ls, show, retry, drop\n  see ulak dead --help\n",
+        (
+            "error U302: dead needs a command; there is ls, show, retry, drop, edit, export, import\n"
+            "  see ulak dead --help\n"
+        ),
     ),
     "option of dead ls": (
         ["dead", "ls", "--taks", "3"],

@@ -22,8 +22,8 @@ REFUSED = {
     "unknown command, nothing like it": (
         ["x"],
         (
-            "error U302: unknown command 'x'; there is demo, work, schedules, counts, ls, show, dead, retry, "
-            "cancel, rm, reprioritise, pause, resume, queue, doctor, health\n  see ulak --help\n"
+            "error U302: unknown command 'x'; there is demo, work, schedules, counts, ls, show, workers, "
+            "dead, retry, cancel, rm, reprioritise, pause, resume, queue, doctor, health\n  see ulak --help\n"
         ),
     ),
     "unknown option before the command": (
@@ -118,15 +118,18 @@ REFUSED = {
         ),
     ),
     "a store that is not there yet": (
-        ["demo", "--url", "postgresql://h/d"],
+        ["demo", "--url", "redis://h/0"],
         (
-            "error U302: no store for 'postgresql://'; this version has 'memory://', 'memory://name' and "
-            "'sqlite:///jobs.db'\n"
+            "error U302: no store for 'redis://'; this version has 'memory://', 'memory://name', "
+            "'sqlite:///jobs.db' and 'postgresql://user@host/database'\n"
         ),
     ),
     "no URL": (
         ["demo", "--url", "jobs.db"],
-        "error U302: a store's URL starts with a scheme: 'memory://', 'memory://name', 'sqlite:///jobs.db'\n",
+        (
+            "error U302: a store's URL starts with a scheme: 'memory://', 'memory://name', "
+            "'sqlite:///jobs.db', 'postgresql://user@host/database'\n"
+        ),
     ),
 }
 

@@ -26,7 +26,7 @@ MODULES = {
     "demo": "demo",
     "work": "work",
     "schedules": "schedules",
-    **dict.fromkeys(("counts", "ls", "show"), "inspect"),
+    **dict.fromkeys(("counts", "ls", "show", "workers"), "inspect"),
     "dead": "dead",
     **dict.fromkeys(("retry", "cancel", "rm", "reprioritise", "pause", "resume", "queue"), "steer"),
     "doctor": "doctor",

@@ -23,7 +23,7 @@ def add(commands: Any) -> None:  # noqa: ANN401 - argparse has no public name fo
     )
 
     def run_none(_: argparse.Namespace) -> int:
-        dead.error("dead needs a command; there is ls, show, retry, drop")
+        dead.error("dead needs a command; there is ls, show, retry, drop, edit, export, import")
 
     dead.set_defaults(run=run_none, more_verbose=0)
     below = dead.add_subparsers(title="commands", metavar="COMMAND", parser_class=Parser)
@@ -31,6 +31,9 @@ def add(commands: Any) -> None:  # noqa: ANN401 - argparse has no public name fo
     _add_show(below)
     _add_retry(below)
     _add_drop(below)
+    _add_edit(below)
+    _add_export(below)
+    _add_import(below)
 
 
 def _add_ls(below: Any) -> None:  # noqa: ANN401
@@ -83,6 +86,50 @@ def _add_drop(below: Any) -> None:  # noqa: ANN401
     text = f"Remove dead jobs for good, with their payload and history. {_DRY}"
     parser = command(below, "drop", "remove dead jobs for good", text, run)
     _add_targets(parser)
+
+
+def _add_edit(below: Any) -> None:  # noqa: ANN401
+    def run(args: argparse.Namespace) -> int:
+        from ulak.cli import dead_move
+
+        return dead_move.run_edit(args)
+
+    text = f"""Enqueue a job in the place of a dead one, with another payload and else alike. The dead one
+    stays; it is done once, however often it is asked for, for a day at least. {_DRY}"""
+    parser = command(below, "edit", "enqueue a dead job with another payload", text, run)
+    parser.add_argument("id", metavar="ID", type=whole(1, ID_MAX), help="the dead job")
+    help_text = "the payload, as JSON; - reads it from the standard input"
+    parser.add_argument("--payload", metavar="JSON", required=True, help=help_text)
+    add_yes(parser)
+
+
+def _add_export(below: Any) -> None:  # noqa: ANN401
+    def run(args: argparse.Namespace) -> int:
+        from ulak.cli import dead_move
+
+        return dead_move.run_export(args)
+
+    text = """Print dead jobs as JSON, a line each: all that is stored of them, with payload and headers,
+    which may hold secrets. They stay stored. Mended by hand, they can be enqueued by dead import."""
+    parser = command(below, "export", "dead jobs as JSON lines, with their payload", text, run)
+    help_text = f"only these: {_TARGET}"
+    parser.add_argument("targets", metavar="FINGERPRINT|ID", nargs="*", help=help_text)
+    help_text = "a new file, in place of the standard output"
+    parser.add_argument("-o", "--output", metavar="FILE", help=help_text)
+    add_filters(parser)
+
+
+def _add_import(below: Any) -> None:  # noqa: ANN401
+    def run(args: argparse.Namespace) -> int:
+        from ulak.cli import dead_move
+
+        return dead_move.run_import(args)
+
+    text = f"""Enqueue the jobs of a file that dead export wrote, as new ones. Those that were enqueued so
+    before are left out, for a day at least. Either every line can be read, or nothing is enqueued. {_DRY}"""
+    parser = command(below, "import", "enqueue what was exported", text, run)
+    parser.add_argument("file", metavar="FILE", help="the file; - for the standard input")
+    add_yes(parser)
 
 
 def _add_targets(parser: Parser) -> None:

@@ -32,6 +32,7 @@ def add(commands: Any) -> None:  # noqa: ANN401 - argparse has no public name fo
     _add_counts(commands)
     _add_ls(commands)
     _add_show(commands)
+    _add_workers(commands)
 
 
 def command(commands: Any, name: str, help_text: str, description: str, run: Run) -> Parser:  # noqa: ANN401
@@ -84,6 +85,20 @@ def _add_show(commands: Any) -> None:  # noqa: ANN401
     parser.add_argument(
         "--payload", action="store_true", help="print its payload too, which may hold secrets"
     )
+
+
+def _add_workers(commands: Any) -> None:  # noqa: ANN401
+    def run(args: argparse.Namespace) -> int:
+        from ulak.cli import inspect_workers
+
+        return inspect_workers.run(args)
+
+    text = """The workers that take jobs from the store, and the jobs they have. "up" is since a worker began,
+    "seen" since it last said that it is there: one that has not for ten seconds is stale. "size" is how many
+    jobs it takes at the same time; it takes calls of tasks, or other payloads. "for" is since the job was
+    taken, "lease" what is left of the time in which its worker has to be heard of. Unlisted is who takes
+    single jobs, and never says that it is there."""
+    command(commands, "workers", "who takes jobs, and which are running", text, run)
 
 
 def add_choice(parser: Parser, states: Sequence[str], help_text: str) -> None:

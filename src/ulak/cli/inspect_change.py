@@ -193,7 +193,7 @@ def foretell(store: Store, wish: Wish, deed: Deed, now_at: float) -> Forecast:
         wanted.total(),
         {reason: tuple(ids) for reason, ids in refused.items()},
         sum(jobs for (_, state), jobs in wanted.items() if state is State.LEASED),
-        _too_little_room(store, ended),
+        too_little_room(store, ended),
     )
 
 
@@ -213,7 +213,8 @@ def _matching(store: Store, choice: Choice, now_at: float) -> Counter[tuple[str,
     )
 
 
-def _too_little_room(store: Store, wanted: Mapping[str, int]) -> dict[str, int]:
+def too_little_room(store: Store, wanted: Mapping[str, int]) -> dict[str, int]:
+    """How many jobs fit, for each queue that has less room than is wanted."""
     if not wanted:
         return {}
     settings, counts = store.queues(), store.counts(list(wanted))
@@ -278,9 +279,9 @@ def tell_changed(changed: Changed, deed: Deed, asked: Sequence[int], *, as_json:
     else:
         jobs = len(changed.done)
         so = f"{many(jobs, 'job')} {deed.one if jobs == 1 else deed.several}"
-        say(f"{so}{_few(changed.done)}" if jobs else _none_of(deed), to=sys.stdout)
+        say(f"{so}{few(changed.done)}" if jobs else _none_of(deed), to=sys.stdout)
         if asked:
-            say(f"  {_asked(len(asked))}{_few(asked)}", to=sys.stdout)
+            say(f"  {_asked(len(asked))}{few(asked)}", to=sys.stdout)
         _say_refused(changed.refused, deed)
         if jobs and deed.brings_back:
             how = f"ulak show {changed.done[0]}" if jobs == 1 else "ulak counts"
@@ -312,10 +313,10 @@ def _by_reason(refused: Mapping[Refusal, Sequence[int]]) -> dict[str, list[int]]
 def _say_refused(refused: Mapping[Refusal, Sequence[int]], deed: Deed) -> None:
     for reason, ids in refused.items():
         why = deed.wrong if reason is Refusal.STATE else _LEFT[reason]
-        say(f"  {many(len(ids), 'job')} left alone, {why}{_few(ids)}", to=sys.stdout)
+        say(f"  {many(len(ids), 'job')} left alone, {why}{few(ids)}", to=sys.stdout)
 
 
-def _few(ids: Sequence[int]) -> str:
+def few(ids: Sequence[int]) -> str:
     """The ids, as far as a line has room."""
     if not ids:
         return ""

@@ -24,6 +24,10 @@ from ulak.errors import PayloadError
 from ulak.info import info_of
 from ulak.storage.drive import Edge
 
+MADE_FROM = "ulak-in-place-of"
+"""The header that names the dead job in whose place a job was enqueued."""
+
+_ID_CHARS_MAX = 20
 _NAME_COLUMNS = 12
 _REDRIVABLE = (State.DEAD, State.CANCELLED, State.EXPIRED)
 _DAY_CHARS = len("2026-01-01")
@@ -110,6 +114,7 @@ def _facts(shown: Shown) -> Iterator[tuple[str, str]]:
         "unique key": job.unique_key,
         "idempotency": job.idempotency_key,
         "backoff": None if job.backoff is None else backoff_text(job.backoff),
+        "in place of": _made_from(job),
         "headers": ", ".join(job.headers) if job.headers else None,
         "progress": job.progress or None,
         "payload": f"{job.codec}, {many(len(job.payload), 'byte')} (--payload prints it)",
@@ -118,6 +123,11 @@ def _facts(shown: Shown) -> Iterator[tuple[str, str]]:
         "to retry": f"ulak retry {job.id}" if job.state in _REDRIVABLE else None,
     }
     return ((name, text) for name, text in texts.items() if text is not None)
+
+
+def _made_from(job: Job) -> str | None:
+    made_from = (job.headers or {}).get(MADE_FROM)
+    return None if made_from is None else f"dead job {made_from[:_ID_CHARS_MAX]}"
 
 
 def _place(job: Job) -> str | None:
@@ -209,12 +219,17 @@ def _payload_text(job: Job) -> str:
 
 
 def as_json(shown: Shown, *, with_payload: bool) -> dict[str, object]:
-    """The job for a program. Instants are ISO 8601 in UTC; durations are in seconds.
+    """The job for a program: all that is stored of it, and what depends on when one looks."""
+    job = record_json(shown.job, with_payload=with_payload)
+    return {**job, "lease_left_s": shown.lease_left_s, "next": shown.next}
+
+
+def record_json(job: Job, *, with_payload: bool) -> dict[str, object]:
+    """All that is stored of a job. Instants are ISO 8601 in UTC; durations are in seconds.
 
     Payload and headers are in it only if asked for; the payload as its value, or as base64 if it is bytes or
     damaged.
     """
-    job = shown.job
     return {
         **{name: getattr(job, name) for name in _SAME},
         "state": job.state.value,
@@ -224,9 +239,7 @@ def as_json(shown: Shown, *, with_payload: bool) -> dict[str, object]:
         "run_at": iso_time(job.run_at),
         "expires_at": iso_time(job.expires_at),
         "ended_at": iso_time(job.ended_at),
-        "lease_left_s": shown.lease_left_s,
         "history": [_attempt_json(attempt) for attempt in job.history],
-        "next": shown.next,
         "payload_bytes": len(job.payload),
         **({"headers": dict(job.headers or {}), **_payload_json(job)} if with_payload else {}),
     }

@@ -82,9 +82,14 @@ def _fitted(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> list[st
 
 
 def print_json(value: object, *, to: TextIO | None) -> None:
-    """Print one JSON object on one line, in ASCII: control characters are escaped as JSON has it."""
+    """Print one JSON object on one line."""
+    say(json_text(value), to=to)
+
+
+def json_text(value: object) -> str:
+    """JSON on one line, in ASCII: control characters are escaped as JSON has it."""
     # DEL alone is left by the encoder, and JSON may hold it as it is.
-    say(json.dumps(value).replace("\x7f", "\\u007f"), to=to)
+    return json.dumps(value).replace("\x7f", "\\u007f")
 
 
 def age(duration_s: float | None) -> str:
