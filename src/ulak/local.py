@@ -7,14 +7,17 @@ import os
 import threading
 import weakref
 from types import TracebackType
-from typing import Protocol, Self
+from typing import TYPE_CHECKING, Protocol, Self
 
 from ulak.clock import MACHINE, SYSTEM, Clock
 from ulak.core.store import Store, Until
-from ulak.errors import ArgumentError, Closed, ConfigError
+from ulak.errors import ArgumentError, Closed, ConfigError, MissingExtra
 from ulak.names import QUEUE_NAME
 from ulak.storage.drive import Edge
 from ulak.storage.memory import MemoryStore
+
+if TYPE_CHECKING:
+    from ulak.storage.postgres.place import Place
 
 _log = logging.getLogger("ulak")
 
@@ -265,11 +268,15 @@ def joined_store(url: str) -> LocalStore | None:
 
 
 PRIVATE_URL = "memory://"
-_SCHEMES = ("memory", "sqlite")
+_SCHEMES = ("memory", "sqlite", "postgresql", "postgres")
+_ON_SERVER = ("postgresql:", "postgres:")
 
 
 def _key_of(url: str) -> str:
     """What two URLs of one store have in common: for a file, where it lies."""
+    if is_on_server(url):
+        # Both words are the library's.
+        return f"postgresql:{url.partition(':')[2]}"
     if not url.startswith("sqlite:"):
         return url
     path, options = file_of(url)
@@ -281,7 +288,14 @@ def clock_for(url: str, clock: Clock) -> Clock:
     return MACHINE if clock is SYSTEM and url.startswith("sqlite:") else clock
 
 
+def is_on_server(url: str) -> bool:
+    """Whether the URL is one of a PostgreSQL store."""
+    return url.startswith(_ON_SERVER)
+
+
 def _make_store(url: str, clock: Clock) -> Store:
+    if is_on_server(url):
+        return _make_on_server(url, clock)
     if not url.startswith("sqlite:"):
         return MemoryStore(clock)
     # Only whoever asks for it pays for its import.
@@ -290,6 +304,27 @@ def _make_store(url: str, clock: Clock) -> Store:
 
     path, options = file_of(url)
     return SqliteStore(path, clock, Options(**options))
+
+
+def _make_on_server(url: str, clock: Clock) -> Store:
+    try:
+        import psycopg
+    except ImportError as error:
+        raise MissingExtra(
+            f"a postgresql:// store needs psycopg, which cannot be imported: {error}\n"
+            "  pip install 'ulak[postgres]'"
+        ) from None
+    del psycopg
+    from ulak.storage.postgres.store import PostgresStore
+
+    return PostgresStore(server_of(url), clock)
+
+
+def server_of(url: str) -> Place:
+    """The servers, the database and the schema that a URL of a PostgreSQL store names. Raises ConfigError."""
+    from ulak.storage.postgres.place import place_of
+
+    return place_of(url)
 
 
 def file_of(url: str) -> tuple[str, dict[str, str]]:
@@ -333,15 +368,19 @@ def check_url(url: object) -> str:
     scheme, separator, rest = url.partition("://")
     if not separator:
         raise ConfigError(
-            "a store's URL starts with a scheme: 'memory://', 'memory://name', 'sqlite:///jobs.db'"
+            "a store's URL starts with a scheme: 'memory://', 'memory://name', 'sqlite:///jobs.db', "
+            "'postgresql://user@host/database'"
         )
     if scheme not in _SCHEMES:
         raise ConfigError(
-            f"no store for {scheme + '://'!r}; this version has 'memory://', 'memory://name' and "
-            f"'sqlite:///jobs.db'"
+            f"no store for {scheme + '://'!r}; this version has 'memory://', 'memory://name', "
+            f"'sqlite:///jobs.db' and 'postgresql://user@host/database'"
         )
     if scheme == "sqlite":
         file_of(url)
+        return url
+    if is_on_server(url):
+        server_of(url)
         return url
     if rest and not QUEUE_NAME.fullmatch(rest):
         raise ConfigError(f"the name in 'memory://name' must match {QUEUE_NAME.pattern}")
@@ -351,9 +390,11 @@ def check_url(url: object) -> str:
 def masked(url: str) -> str:
     """The URL as it may be shown: without a user's name and password.
 
-    >>> masked("redis://ada:secret@host/0")
-    'redis://***@host/0'
+    >>> masked("postgresql://ada:secret@host/app?sslmode=require")
+    'postgresql://***@host/app'
     """
+    if is_on_server(url):
+        return str(server_of(url))
     scheme, separator, rest = url.partition("://")
     # Up to the last "@", since a password may hold one.
     _, at, place = rest.rpartition("@")

@@ -145,7 +145,7 @@ FIRST_CONTACT = {
         [
             (
                 "error U302: importing hello raised ConfigError: a store's URL starts with a scheme: 'memory://', "
-                "'memory://name', 'sqlite:///jobs.db' [U302]"
+                "'memory://name', 'sqlite:///jobs.db', 'postgresql://user@host/database' [U302]"
             ),
             "  at hello.py:2, in <module>; -v shows the whole traceback",
             "  set by 'hello:app' on the command line",
@@ -204,7 +204,7 @@ FIRST_CONTACT = {
         [
             (
                 "error U302: a store's URL starts with a scheme: 'memory://', 'memory://name', "
-                "'sqlite:///jobs.db'"
+                "'sqlite:///jobs.db', 'postgresql://user@host/database'"
             ),
             BY_URL,
         ],
@@ -224,11 +224,11 @@ FIRST_CONTACT = {
         ["error U302: journal= is one of wal, truncate", BY_URL],
     ),
     "a store that is not there yet": Case(
-        "hello:app --url postgresql://ada:secret@localhost/jobs",
+        "hello:app --url redis://ada:secret@localhost/0",
         [
             (
-                "error U302: no store for 'postgresql://'; this version has 'memory://', 'memory://name' and "
-                "'sqlite:///jobs.db'"
+                "error U302: no store for 'redis://'; this version has 'memory://', 'memory://name', "
+                "'sqlite:///jobs.db' and 'postgresql://user@host/database'"
             ),
             BY_URL,
         ],

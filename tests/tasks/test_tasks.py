@@ -255,7 +255,7 @@ def test_g4_a_misspelt_argument_of_an_app_is_no_argument() -> None:
     with pytest.raises(ArgumentError, match="App has no option 'max_atempts'; did you mean 'max_attempts'"):
         App(max_atempts=3)  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="no store for"):
-        App("postgres://host")
+        App("redis://host")
     with pytest.raises(ArgumentError, match="a queue's name must match"):
         App(queues=["Mail"])
     with pytest.raises(ArgumentError, match="queues is a list of names"):
