@@ -54,7 +54,7 @@ if TYPE_CHECKING:
     from ulak.newjob import JobOptions, NewJob
     from ulak.queue import Queue
     from ulak.task import Task, TaskSettings
-    from ulak.telemetry import metrics_of
+    from ulak.telemetry import metrics_of, traces_of
     from ulak.worker.pool import AsyncPool, Pool
     from ulak.worker.report import PoolMetrics, Report
 
@@ -81,7 +81,7 @@ _WHERE = {
     "ulak.newjob": "JobOptions NewJob",
     "ulak.queue": "Queue",
     "ulak.task": "Task TaskSettings",
-    "ulak.telemetry": "metrics_of",
+    "ulak.telemetry": "metrics_of traces_of",
     "ulak.worker.pool": "AsyncPool Pool",
     "ulak.worker.report": "PoolMetrics Report",
 }
@@ -154,6 +154,7 @@ __all__ = [
     "WrongQueue",
     "current_job",
     "metrics_of",
+    "traces_of",
 ]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from inspect import iscoroutine
 from typing import TYPE_CHECKING, Any, Generic, NoReturn, ParamSpec, TypeVar, Unpack
 
@@ -18,7 +19,7 @@ from ulak.core.job import Draft, Duplicate, Spec
 from ulak.durations import Duration
 from ulak.errors import ArgumentError, Closed
 from ulak.foreign import no_attribute
-from ulak.home import Home
+from ulak.home import Home, Sent
 from ulak.job import Job
 from ulak.newjob import JobOptions, NewJob
 from ulak.taskqueue import TaskQueue
@@ -112,11 +113,17 @@ class Calls(Generic[P, R]):
         QueueFull, Closed, WouldDeadlock: nothing was stored then. StorageUnavailable: whether it was is not
         known, and an idempotency_key makes it safe to call again.
         """
-        return self._made(self._way(self._encode(args, kwargs), self._priority))
+        body = self._encode(args, kwargs)
+        if self._core.home.sending is not None:
+            return self._run(self._alone(body))[0]
+        return self._made(self._way(body, self._priority))
 
     async def aenqueue(self, *args: P.args, **kwargs: P.kwargs) -> Job[R]:
         """As `enqueue`."""
-        answer = self._away(self._encode(args, kwargs), self._priority)
+        body = self._encode(args, kwargs)
+        if self._core.home.sending is not None:
+            return (await self._arun(self._alone(body)))[0]
+        answer = self._away(body, self._priority)
         return self._made(await answer if iscoroutine(answer) else answer)
 
     def call(self, *args: P.args, **kwargs: P.kwargs) -> Call[R]:
@@ -130,12 +137,12 @@ class Calls(Generic[P, R]):
         queue, with one connection and one timeout, if any. Raises as `enqueue`.
         """
         batch = self._batch(calls)
-        return self._many(batch, self._core.home.run(batch.queue, batch.put)) if batch.drafts else []
+        return self._run(batch) if batch.drafts else []
 
     async def aenqueue_many(self, calls: Iterable[Call[R]]) -> list[Job[R]]:
         """As `enqueue_many`."""
         batch = self._batch(calls)
-        return self._many(batch, await self._core.home.arun(batch.queue, batch.put)) if batch.drafts else []
+        return await self._arun(batch) if batch.drafts else []
 
     def using(self, **options: Unpack[TaskOptions]) -> Calls[P, R]:
         """The task with these options for its jobs, as in `TaskOptions`; what is not named stays.
@@ -176,8 +183,26 @@ class Calls(Generic[P, R]):
             core.home.enqueued(plan.queue, core.name, job_id, existed=existed)
         return Job(int(job_id) if existed else job_id, core.name, plan.queue, existed, core)
 
-    def _many(self, batch: Batch, ids: list[int]) -> list[Job[R]]:
-        return [self._made(job_id, batch.plan) for job_id in ids]
+    def _alone(self, body: bytes) -> Batch:
+        return Batch(self._plan, [msgspec.structs.replace(self._plan.draft, payload=body)])
+
+    def _run(self, batch: Batch) -> list[Job[R]]:
+        with self._sending(batch) as sent:
+            sent.ids = self._core.home.run(batch.queue, Batch(batch.plan, sent.drafts).put)
+        return [self._made(job_id, batch.plan) for job_id in sent.ids]
+
+    async def _arun(self, batch: Batch) -> list[Job[R]]:
+        with self._sending(batch) as sent:
+            sent.ids = await self._core.home.arun(batch.queue, Batch(batch.plan, sent.drafts).put)
+        return [self._made(job_id, batch.plan) for job_id in sent.ids]
+
+    def _sending(self, batch: Batch) -> AbstractContextManager[Sent]:
+        home = self._core.home
+        if batch.plan.connection is not None:
+            home.queue_of(batch.queue).check_joinable()
+        if home.sending is None:
+            return nullcontext(Sent(batch.drafts))
+        return home.sending(self._core.name, batch.queue, batch.drafts)
 
     def _find_way(self, body: bytes, priority: int) -> Any:  # noqa: ANN401 - as `Queue.enqueue`
         self._way = self._way_on(self._queue_now(), self._core.home.run, may_block=True)
@@ -231,8 +256,6 @@ class Calls(Generic[P, R]):
             if len(given_ones) > 1:
                 raise ArgumentError(f"{name} stores all or none, so with one {option}=; these differ in it")
         drafts = [msgspec.structs.replace(call._plan.draft, payload=call._body) for call in given]  # noqa: SLF001
-        if plans[0].connection is not None:
-            self._core.home.queue_of(plans[0].queue).check_joinable()
         return Batch(plans[0], drafts)
 
 

@@ -6,11 +6,13 @@ import functools
 import itertools
 import threading
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from typing import ClassVar, Protocol, TypeAlias, TypeVar, cast
 
 from ulak import checks, events
 from ulak.clock import Clock
 from ulak.core.flows import Flow
+from ulak.core.job import Draft
 from ulak.core.store import Retention
 from ulak.errors import ArgumentError, Closed, ConfigError
 from ulak.events import Events
@@ -56,6 +58,17 @@ class Host(Protocol):
         """Its tasks by name."""
 
 
+class Sent:
+    """Jobs that are being enqueued together. drafts: as they are to be stored. ids: once they are."""
+
+    def __init__(self, drafts: list[Draft]) -> None:
+        self.drafts = drafts
+        self.ids: list[int] = []
+
+
+Sending: TypeAlias = Callable[[str, str, list[Draft]], AbstractContextManager[Sent]]
+"""What goes on around an enqueue of jobs, given their task and queue."""
+
 StandIn: TypeAlias = Callable[[Host], LocalStore]
 """Answers with a store for an App, with one handle more open on it."""
 
@@ -85,6 +98,7 @@ class Home:
         self.lease_s = lease_s
         self.clock = clock
         self.events = Events()
+        self.sending: Sending | None = None
         self._url = check_url(url)
         self._declared = declared
         self._max_attempts = max_attempts

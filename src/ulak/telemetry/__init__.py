@@ -1,4 +1,4 @@
-"""An App's figures for Prometheus. The library is imported by the first call, and by nothing else."""
+"""An App's figures for Prometheus, its jobs for OpenTelemetry. Calls import the library they need."""
 
 from __future__ import annotations
 
@@ -11,8 +11,11 @@ from ulak.errors import MissingExtra
 from ulak.local import LocalStore
 
 if TYPE_CHECKING:
+    from opentelemetry.propagators.textmap import TextMapPropagator
+    from opentelemetry.trace import TracerProvider
     from prometheus_client import CollectorRegistry
 
+    from ulak.telemetry.otel import AppTraces
     from ulak.telemetry.prometheus import AppMetrics
 
 
@@ -24,14 +27,14 @@ def metrics_of(app: App, registry: CollectorRegistry | None = None) -> AppMetric
     Returns what was registered; its `close()` takes that back. A registry takes one App.
     Raises MissingExtra if prometheus-client is not installed.
     """
-    with _needed():
+    with _needed(*_PROMETHEUS):
         from ulak.telemetry.prometheus import AppMetrics
     return AppMetrics(app, registry)
 
 
 def registry_of(app: App) -> CollectorRegistry:
     """A registry of an App's figures alone. Raises MissingExtra."""
-    with _needed():
+    with _needed(*_PROMETHEUS):
         from prometheus_client import CollectorRegistry
     registry = CollectorRegistry()
     metrics_of(app, registry)
@@ -40,7 +43,7 @@ def registry_of(app: App) -> CollectorRegistry:
 
 def registry_of_store(opened: Callable[[], LocalStore], url: Callable[[], str]) -> CollectorRegistry:
     """A registry of a store's figures alone, where no App is. Raises MissingExtra."""
-    with _needed():
+    with _needed(*_PROMETHEUS):
         from prometheus_client import CollectorRegistry
 
         from ulak.telemetry.prometheus import StoreFigures
@@ -49,12 +52,30 @@ def registry_of_store(opened: Callable[[], LocalStore], url: Callable[[], str]) 
     return registry
 
 
+def traces_of(
+    app: App, provider: TracerProvider | None = None, *, propagator: TextMapPropagator | None = None
+) -> AppTraces:
+    """Trace the jobs of an App's tasks: where they are enqueued, each attempt, what became of failed ones.
+
+    provider: of opentelemetry; None for its global one, also if that is set later. propagator: what writes a
+    span's context into a job's headers (None: W3C Trace Context, without baggage).
+    Returns what traces; its `close()` ends that. Raises MissingExtra if opentelemetry-api is not installed,
+    ArgumentError for an App that is traced already.
+    """
+    with _needed("opentelemetry", "traces need opentelemetry-api: pip install 'ulak[otel]'"):
+        from ulak.telemetry.otel import AppTraces
+    return AppTraces(app, provider, propagator)
+
+
+_PROMETHEUS = "prometheus_client", "metrics need prometheus-client: pip install 'ulak[web]'"
+
+
 @contextlib.contextmanager
-def _needed() -> Iterator[None]:
+def _needed(library: str, hint: str) -> Iterator[None]:
     """While inside, the library is imported. Raises MissingExtra without it."""
     try:
         yield
     except ModuleNotFoundError as error:
-        if (error.name or "").partition(".")[0] != "prometheus_client":
+        if (error.name or "").partition(".")[0] != library:
             raise
-        raise MissingExtra("metrics need prometheus-client: pip install 'ulak[web]'") from None
+        raise MissingExtra(hint) from None
