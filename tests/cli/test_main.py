@@ -21,10 +21,7 @@ REFUSED = {
     ),
     "unknown command, nothing like it": (
         ["x"],
-        (
-            "error U302: unknown command 'x'; there is demo, work, schedules, counts, ls, show, workers, "
-            "dead, retry, cancel, rm, reprioritise, pause, resume, queue, doctor, health\n  see ulak --help\n"
-        ),
+        f"error U302: unknown command 'x'; there is {', '.join(MODULES)}\n  see ulak --help\n",
     ),
     "unknown option before the command": (
         ["--versoin"],

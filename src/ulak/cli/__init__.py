@@ -29,6 +29,7 @@ MODULES = {
     **dict.fromkeys(("counts", "ls", "show", "workers"), "inspect"),
     "dead": "dead",
     **dict.fromkeys(("retry", "cancel", "rm", "reprioritise", "pause", "resume", "queue"), "steer"),
+    "prune": "prune",
     "doctor": "doctor",
     "health": "health",
 }

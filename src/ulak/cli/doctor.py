@@ -67,7 +67,7 @@ def _examined(target: Target, args: argparse.Namespace) -> list[Part]:
     from ulak.errors import StorageBusy, UlakError
 
     parts: list[Part] = []
-    if not target.is_in_memory:
+    if target.url.startswith("sqlite:"):
         from ulak.cli.inspect_file import Place, examine
         from ulak.storage.sqlite.link import Options
 
@@ -81,7 +81,7 @@ def _examined(target: Target, args: argparse.Namespace) -> list[Part]:
     except StorageBusy:
         raise
     except UlakError as error:
-        parts.append(Part("queues", "cannot be read", {}, (finding_of(error),)))
+        parts.append(Part("store", "cannot be used", {}, (finding_of(error),)))
     return parts
 
 
