@@ -306,7 +306,8 @@ def _make_store(url: str, clock: Clock) -> Store:
     return SqliteStore(path, clock, Options(**options))
 
 
-def _make_on_server(url: str, clock: Clock) -> Store:
+def check_library() -> None:
+    """Raises MissingExtra where the library for stores on servers is not installed."""
     try:
         import psycopg
     except ImportError as error:
@@ -315,6 +316,10 @@ def _make_on_server(url: str, clock: Clock) -> Store:
             "  pip install 'ulak[postgres]'"
         ) from None
     del psycopg
+
+
+def _make_on_server(url: str, clock: Clock) -> Store:
+    check_library()
     from ulak.storage.postgres.store import PostgresStore
 
     return PostgresStore(server_of(url), clock)

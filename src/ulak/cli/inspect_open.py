@@ -17,7 +17,17 @@ from ulak.cli.output import say, visible
 from ulak.clock import SYSTEM
 from ulak.core.store import Settings, Store
 from ulak.errors import ConfigError
-from ulak.local import LocalStore, check_url, file_of, joined_store, local_store, masked
+from ulak.local import (
+    LocalStore,
+    check_library,
+    check_url,
+    file_of,
+    is_on_server,
+    joined_store,
+    local_store,
+    masked,
+    server_of,
+)
 from ulak.storage.drive import Edge
 
 NOT_FOUND = 3
@@ -79,7 +89,10 @@ def opened(args: argparse.Namespace) -> Iterator[Edge]:
 @contextmanager
 def opened_at(target: Target) -> Iterator[Edge]:
     """A store, open while inside. Raises Missing if it is not there; nothing is created."""
-    local = _joined(target) if target.is_in_memory else _of_file(target)
+    if target.is_in_memory:
+        local = _joined(target)
+    else:
+        local = _on_server(target) if is_on_server(target.url) else _of_file(target)
     try:
         yield local.edge
     finally:
@@ -101,6 +114,16 @@ def _of_file(target: Target) -> LocalStore:
     # As the file is: opened by a URL that asks for another journal, it would be changed to that.
     options = {**options, "journal": journal_of(path)}
     return local_store(f"{_SQLITE}{path}?{urlencode(options)}", SYSTEM)
+
+
+def _on_server(target: Target) -> LocalStore:
+    check_library()
+    from ulak.storage.postgres.schema import check_current
+
+    place = server_of(target.url)
+    if check_current(place) == 0:
+        raise Missing(f"there is no store in {place} (named by {target.source}); nothing was created")
+    return local_store(target.url, SYSTEM)
 
 
 def place_of(target: Target) -> tuple[str, dict[str, str]]:

@@ -17,10 +17,11 @@ from ulak.errors import (
     UlakError,
 )
 
-AGAIN = frozenset({"40001", "40P01"})
-"""Serialisation failure, deadlock: the step is run again."""
+UNIQUE = "23505"
+AGAIN = frozenset({"40001", "40P01", UNIQUE})
+"""Serialisation failure, deadlock, a key that another call has stored just now: the step is run again."""
 
-_BUSY = frozenset({"55P03", "57014", "40001", "40P01", "25P03", "55006"})
+_BUSY = frozenset({"55P03", "57014", *AGAIN, "25P03", "55006"})
 _FULL = frozenset({"53100", "53200", "53400"})
 _SCHEMA = frozenset({"42P01", "42703", "42883", "3F000", "42704", "42P02"})
 _READ_ONLY = "25006"

@@ -19,11 +19,14 @@ from ulak.core.store import Until
 from ulak.errors import ArgumentError, StorageBusy
 from ulak.storage.postgres.asks import Execute, Rows, Scene, Step
 from ulak.storage.postgres.bell import ring
-from ulak.storage.postgres.faults import AGAIN, explained
+from ulak.storage.postgres.faults import AGAIN, UNIQUE, explained
 from ulak.storage.postgres.link import LOCK_S, search_path
 from ulak.storage.postgres.place import Place
 
 R = TypeVar("R")
+
+RUNS_MAX = 5
+"""How often a step is run in one transaction before it is left to the caller to try again."""
 
 _KINDS = "psycopg 3's, a SQLAlchemy Session or Connection on psycopg 3, or Django's django.db.connection"
 _SET = """
@@ -40,7 +43,7 @@ Named = Callable[[Mapping[tuple[Until, str], int]], list[str]]
 
 
 def work(
-    place: Place, uid: str, scene: Scene, make: Callable[[Scene], Step[R]], named: Named
+    place: Place, uid: str, new_scene: Callable[[], Scene], make: Callable[[Scene], Step[R]], named: Named
 ) -> Generator[Execute, Rows, R]:
     """The statements of a step in the transaction that is open. named: the channels to ring at its commit."""
     yield Execute("SAVEPOINT ulak")
@@ -49,7 +52,7 @@ def work(
         ((table,),) = yield Execute("SELECT to_regclass('store') IS NOT NULL")
         stored = (yield Execute("SELECT uid FROM store")) if table else []
         _check_same(place, is_same=stored == [(uid,)])
-        answer = yield from make(scene)
+        answer, scene = yield from _again(make, new_scene)
         if channels := named(scene.rings):
             yield ring(channels)
         yield Execute(_SET_BACK, (path, patience))
@@ -60,6 +63,24 @@ def work(
         raise
     yield Execute("RELEASE SAVEPOINT ulak")
     return answer
+
+
+def _again(
+    make: Callable[[Scene], Step[R]], new_scene: Callable[[], Scene]
+) -> Generator[Execute, Rows, tuple[R, Scene]]:
+    """Run the step; again, where another call has stored the same key just now."""
+    for _ in range(RUNS_MAX):
+        scene = new_scene()
+        yield Execute("SAVEPOINT ulak_step")
+        try:
+            answer = yield from make(scene)
+        except psycopg.Error as error:
+            if error.sqlstate != UNIQUE:
+                raise
+            yield Execute("ROLLBACK TO SAVEPOINT ulak_step")
+        else:
+            return answer, scene
+    raise StorageBusy("others store jobs under the same key all the time; nothing was changed\n  try again")
 
 
 def _check_same(place: Place, *, is_same: bool) -> None:

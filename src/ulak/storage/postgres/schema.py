@@ -7,10 +7,14 @@ from collections.abc import Generator
 from importlib import resources
 from typing import Any, TypeAlias
 
+import psycopg
 from psycopg import sql
 
 from ulak.errors import SchemaError
 from ulak.storage.postgres.asks import Execute, Rows
+from ulak.storage.postgres.attempt import Attempt
+from ulak.storage.postgres.faults import explained
+from ulak.storage.postgres.link import Session
 from ulak.storage.postgres.place import Place
 
 VERSION = 1
@@ -56,6 +60,26 @@ def version_of(place: Place) -> Generator[Execute, Rows, int]:
             f"  update ulak; nothing was changed"
         )
     return int(version)
+
+
+def check_current(place: Place) -> int:
+    """The schema's number, 0 if there is none. Raises SchemaError if it is not this version's.
+
+    For who only looks, and so must not change it under others that may be of an older version.
+    """
+    session = Session(place)
+    try:
+        version = session.drive(Attempt(version_of(place), session.begin, is_proxied=True).work())
+    except psycopg.Error as error:
+        raise explained(error, str(place)) from None
+    finally:
+        session.close()
+    if 0 < version < VERSION:
+        raise SchemaError(
+            f"{place} has schema {version}, and this ulak works with {VERSION}\n"
+            f"  a worker of this version brings it up to date when it starts: ulak work module:app"
+        )
+    return version
 
 
 def begin(place: Place) -> Generator[Execute, Rows, Begun]:

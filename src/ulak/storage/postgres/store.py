@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from ulak.core import rules
+from ulak.core.history import Grain, Moment, Took
 from ulak.core.job import Counts, Draft, Duplicate, Full, Job, Lease, Outcome, State
 from ulak.core.store import (
     Act,
@@ -24,7 +25,7 @@ from ulak.core.store import (
     Until,
     WorkerInfo,
 )
-from ulak.storage.postgres import book, change, joined, looks
+from ulak.storage.postgres import book, change, joined, looks, past
 from ulak.storage.postgres.asks import Scene, Step
 from ulak.storage.postgres.engine import Engine, Plan, planned, step
 from ulak.storage.postgres.listen import HeardLine
@@ -67,9 +68,12 @@ class PostgresStore(Engine):
         return await super().acall(_PLANS.get(name, name), args, kwargs)
 
     def _work(self, make: Callable[[Scene], Step[R]]) -> Any:  # noqa: ANN401 - a generator
-        scene = self.scene()
-        scene.shard = None
-        return joined.work(self.place, self.uid, scene, make, self.bell.named)
+        def new_scene() -> Scene:
+            scene = self.scene()
+            scene.shard = None
+            return scene
+
+        return joined.work(self.place, self.uid, new_scene, make, self.bell.named)
 
     def _join(self, connection: object, make: Callable[[Scene], Step[R]]) -> R:
         self.check_open()
@@ -256,6 +260,18 @@ class PostgresStore(Engine):
         """End what has expired, forget what retention does not keep, and processes that are gone."""
         yield from self.others.forget_gone()
         return (yield from step(lambda scene: change.prune(scene, limit=limit)))
+
+    @planned()
+    def record(self, took: Mapping[str, Took]) -> Plan[None]:
+        """Note how queues' counts stand, and how long jobs took."""
+        return step(lambda scene: past.record(scene, took))
+
+    @planned()
+    def history(
+        self, queues: Sequence[str], since_at: float, *, grain: Grain
+    ) -> Plan[dict[str, list[Moment]]]:
+        """What was noted since then."""
+        return step(lambda scene: past.since(scene, queues, since_at, grain))
 
     def line(self, until: Until, queue: str) -> Line:
         """Where waiters of this process stand."""
