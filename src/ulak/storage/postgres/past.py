@@ -60,9 +60,7 @@ def record(scene: Scene, took: Mapping[str, Took]) -> Step[None]:
         yield Execute(_PRUNE, (grain, int(now_at - history.KEPT_S[grain]), history.PRUNE_MAX))
 
 
-def since(
-    _: Scene, queues: Sequence[str], since_at: float, grain: Grain
-) -> Step[dict[str, list[Moment]]]:
+def since(_: Scene, queues: Sequence[str], since_at: float, grain: Grain) -> Step[dict[str, list[Moment]]]:
     """What was noted of queues since then."""
     wanted = {"queues": list(queues), "grain": grain, "since_at": since_at}
     rows = yield Execute(_SINCE, wanted, alone=True)
