@@ -24,6 +24,7 @@ UNREAD = 141  # 128 + SIGPIPE
 # Each command, and the module of `ulak.cli` that adds it: only that of the one that is called is loaded.
 MODULES = {
     "demo": "demo",
+    "bench": "bench",
     "work": "work",
     "schedules": "schedules",
     **dict.fromkeys(("counts", "ls", "show", "workers"), "inspect"),

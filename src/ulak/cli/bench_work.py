@@ -1,0 +1,95 @@
+"""What the workers of a benchmark run, and how it is measured."""
+
+from __future__ import annotations
+
+import logging
+from array import array
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+
+from ulak import Context, Queue
+from ulak.cli.bench_load import ordinal_of
+from ulak.cli.bench_plan import Plan
+from ulak.cli.bench_records import Records
+from ulak.clock import SYSTEM
+from ulak.core.job import Lease
+from ulak.worker.execute import Handler
+from ulak.worker.watched import Seen, WatchedPool
+
+QUEUE = "ulak-bench"
+"""The queue that benchmarks have for themselves, in whatever store."""
+
+
+class InjectedFailure(Exception):
+    """The failure that the seed has drawn for this attempt."""
+
+
+def pool_of(plan: Plan, queue: Queue, records: Records, failures: array[int]) -> WatchedPool:
+    """The workers; made as `Queue.workers` makes them."""
+    return WatchedPool(
+        queue._open(),  # noqa: SLF001 - as that does
+        [QUEUE],
+        Handler(_handler(plan, records, failures)),
+        worker=queue._pool_name(),  # noqa: SLF001 - likewise
+        lease_s=queue._lease_s,  # noqa: SLF001 - likewise
+        count=plan.workers,
+        grace=30.0,
+        seen=_seen(records),
+    )
+
+
+def _handler(
+    plan: Plan, records: Records, failures: array[int]
+) -> Callable[..., None] | Callable[..., Awaitable[None]]:
+    """It does nothing but fail where that was drawn. Without failures it asks for no context."""
+    started, now = records.started, SYSTEM.interval
+
+    def start(payload: bytes) -> int:
+        began_at, ordinal = now(), ordinal_of(payload)
+        if not started[ordinal]:
+            started[ordinal] = began_at
+        return ordinal
+
+    def plain(payload: bytes) -> None:
+        start(payload)
+
+    def failing(payload: bytes, context: Context) -> None:
+        if context.attempt <= failures[start(payload)]:
+            raise InjectedFailure
+
+    async def aplain(payload: bytes) -> None:
+        start(payload)
+
+    async def afailing(payload: bytes, context: Context) -> None:
+        failing(payload, context)
+
+    if plan.executor == "async":
+        return afailing if plan.fail_rate else aplain
+    return failing if plan.fail_rate else plain
+
+
+def _seen(records: Records) -> Seen:
+    first, last, now = records.first_settled, records.settled, SYSTEM.interval
+
+    def seen(lease: Lease) -> None:
+        settled_at, ordinal = now(), ordinal_of(lease.work.body)
+        if not first[ordinal]:
+            first[ordinal] = settled_at
+        last[ordinal] = settled_at
+
+    return seen
+
+
+@contextmanager
+def without_failures_logged() -> Iterator[None]:
+    """While inside, the log does not say of each job that it failed, as was drawn."""
+
+    def is_news(record: logging.LogRecord) -> bool:
+        return not hasattr(record, "job_id")
+
+    logger = logging.getLogger("ulak")
+    logger.addFilter(is_news)
+    try:
+        yield
+    finally:
+        logger.removeFilter(is_news)
