@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import difflib
 import inspect
-from collections.abc import Callable, Container, Mapping
+from collections.abc import Callable, Container, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -78,6 +78,11 @@ class Parameters:
         self._annotations.forget_nearby()
 
     # Arguments
+
+    @property
+    def fields(self) -> Sequence[Field]:
+        """What callers may give; what is only taken by name comes last. Raises ArgumentError as `encode`."""
+        return (self._shape or self._look_again()).fields
 
     def encode(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bytes:
         """The arguments of one call as JSON: an object of what was given, by the parameters' names.

@@ -21,6 +21,7 @@ COMMANDS = (
     *(["cancel", "1"], ["rm", "1"], ["reprioritise", "1", "--priority", "9"]),
     *(["pause", "mail"], ["resume", "mail"], ["doctor"]),
     *(["queue", "set", "mail", "--capacity", "9"], ["workers"]),
+    ["enqueue", "--payload", "1", "-q", "mail"],
 )
 
 

@@ -27,6 +27,7 @@ MODULES = {
     "bench": "bench",
     "work": "work",
     "schedules": "schedules",
+    "enqueue": "enqueue",
     **dict.fromkeys(("counts", "ls", "show", "workers"), "inspect"),
     "dead": "dead",
     **dict.fromkeys(("retry", "cancel", "rm", "reprioritise", "pause", "resume", "queue"), "steer"),

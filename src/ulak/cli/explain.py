@@ -6,6 +6,7 @@ from ulak.cli.output import visible
 from ulak.errors import (
     ArgumentError,
     ConfigError,
+    QueueFull,
     SchemaError,
     StorageBusy,
     StorageUnavailable,
@@ -45,7 +46,7 @@ def status_of(error: Exception) -> int:
             return USAGE
         case StorageUnavailable() | SchemaError():
             return UNAVAILABLE
-        case StorageBusy():
+        case StorageBusy() | QueueFull():
             return TRY_AGAIN
         case _:
             return FAILED
