@@ -5,8 +5,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Mapping
-
-import msgspec
+from typing import TypeAlias
 
 from ulak.errors import ArgumentError
 
@@ -18,25 +17,12 @@ _EXPONENT_MIN = -19
 _EXPONENT_MAX = 14
 _BELOW = 0
 _ABOVE = (_EXPONENT_MAX - _EXPONENT_MIN + 1) * _BUCKETS_PER_OCTAVE + 1
-# Where durations are stored, so many neighbours are one: 16 to a power of two.
-_STORED_AS_ONE = 4
+# Where they are stored, so many neighbours are one: 16 to a power of two.
+_AS_ONE = 4
 
 
-class Sparse(msgspec.Struct, frozen=True, array_like=True):
-    """What a `Histogram` has counted, small enough to be stored each minute: percentiles within 5 %.
-
-    buckets: number of a bucket -> how many; empty ones are left out.
-    """
-
-    buckets: Mapping[int, int] = {}
-    sum_s: float = 0.0
-    min_s: float = math.inf
-    max_s: float = -math.inf
-
-    @property
-    def count(self) -> int:
-        """How many durations were recorded."""
-        return sum(self.buckets.values())
+Buckets: TypeAlias = Mapping[int, int]
+"""How many durations fell into each bucket of a histogram; empty ones are left out."""
 
 
 class Histogram:
@@ -90,7 +76,7 @@ class Histogram:
         if not math.isfinite(value_s):
             raise ArgumentError("Histogram.record() needs a finite number of seconds")
         value_s = max(value_s, 0.0)
-        self._buckets[_bucket_of(value_s)] += 1
+        self._buckets[bucket_of(value_s)] += 1
         self._count += 1
         self._sum_s += value_s
         self._min_s = min(self._min_s, value_s)
@@ -104,24 +90,16 @@ class Histogram:
         self._min_s = min(self._min_s, other._min_s)
         self._max_s = max(self._max_s, other._max_s)
 
-    def sparse(self) -> Sparse:
-        """What it has counted, to be stored."""
-        buckets: dict[int, int] = {}
-        for bucket, count in enumerate(self._buckets):
-            if count:
-                stored = _stored_bucket(bucket)
-                buckets[stored] = buckets.get(stored, 0) + count
-        return Sparse(buckets, self._sum_s, self._min_s, self._max_s)
-
-    def add(self, stored: Sparse) -> None:
-        """Add what was stored of another histogram. Buckets that there are not are left out."""
-        for bucket, count in stored.buckets.items():
-            if _BELOW <= bucket <= _ABOVE:
+    def add(self, buckets: Buckets) -> None:
+        """Add what `bucket_of` counted, each at the middle of its bucket, but for one that there is not."""
+        for bucket, count in buckets.items():
+            if _BELOW <= bucket <= _ABOVE and count > 0:
+                value_s = _middle_of(bucket)
                 self._buckets[bucket] += count
                 self._count += count
-        self._sum_s += stored.sum_s
-        self._min_s = min(self._min_s, stored.min_s)
-        self._max_s = max(self._max_s, stored.max_s)
+                self._sum_s += value_s * count
+                self._min_s = min(self._min_s, value_s)
+                self._max_s = max(self._max_s, value_s)
 
     def percentile(self, p: float) -> float:
         """The duration, in seconds, that p percent of the recorded ones do not exceed (nearest rank).
@@ -182,9 +160,10 @@ class RunTimes:
         return found[math.ceil(0.99 * len(found)) - 1] if len(found) >= runs_min else None
 
 
-def _bucket_of(value_s: float) -> int:
+def bucket_of(value_s: float) -> int:
+    """The bucket of a duration. Those below all buckets, also negative ones, have one, and those above."""
     mantissa, exponent = math.frexp(value_s)
-    if value_s == 0.0 or exponent < _EXPONENT_MIN:
+    if value_s <= 0.0 or exponent < _EXPONENT_MIN:
         return _BELOW
     if exponent > _EXPONENT_MAX:
         return _ABOVE
@@ -192,14 +171,21 @@ def _bucket_of(value_s: float) -> int:
     return (exponent - _EXPONENT_MIN) * _BUCKETS_PER_OCTAVE + step + 1
 
 
-def _stored_bucket(bucket: int) -> int:
-    """The bucket that stands for this one and its neighbours, where durations are stored."""
-    if bucket in (_BELOW, _ABOVE):
-        return bucket
-    return (bucket - 1) // _STORED_AS_ONE * _STORED_AS_ONE + 1 + _STORED_AS_ONE // 2
+def coarse(buckets: Buckets) -> dict[int, int]:
+    """The same, with a quarter of the buckets: small enough to be stored, with percentiles within 4 %."""
+    fewer: dict[int, int] = {}
+    for bucket, count in buckets.items():
+        if _BELOW < bucket < _ABOVE:
+            bucket = (bucket - 1) // _AS_ONE * _AS_ONE + 1 + _AS_ONE // 2  # noqa: PLW2901 - it stands for four
+        fewer[bucket] = fewer.get(bucket, 0) + count
+    return fewer
 
 
 def _middle_of(bucket: int) -> float:
+    if bucket == _BELOW:
+        return 0.0
+    if bucket == _ABOVE:
+        return math.ldexp(1.0, _EXPONENT_MAX)
     octave, step = divmod(bucket - 1, _BUCKETS_PER_OCTAVE)
     mantissa = 0.5 + (step + 0.5) / (2 * _BUCKETS_PER_OCTAVE)
     return math.ldexp(mantissa, octave + _EXPONENT_MIN)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from datetime import UTC, datetime
 
 import pytest
@@ -12,7 +13,7 @@ from ulak.core import history
 from ulak.core.history import HOUR_S, MINUTE_S, Moment, Took
 from ulak.core.job import Done
 from ulak.core.store import Settings, Store
-from ulak.metrics import Histogram, Sparse
+from ulak.metrics import bucket_of, coarse
 from ulak.testing import ManualClock
 
 DAY_S = 86_400.0
@@ -20,14 +21,8 @@ NOTHING = Took()
 
 
 def took(*durations_s: float) -> Took:
-    return Took(wait=sparse(*durations_s), run=sparse(*(2 * duration_s for duration_s in durations_s)))
-
-
-def sparse(*durations_s: float) -> Sparse:
-    histogram = Histogram()
-    for duration_s in durations_s:
-        histogram.record(duration_s)
-    return histogram.sparse()
+    run_s = [2 * duration_s for duration_s in durations_s]
+    return Took(*(coarse(dict(Counter(map(bucket_of, values_s)))) for values_s in (durations_s, run_s)))
 
 
 def minutes(store: Store, since_at: float = 0.0, queue: str = Q) -> list[Moment]:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from fractions import Fraction
 
 import pytest
@@ -8,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ulak.errors import ArgumentError
-from ulak.metrics import Histogram, Sparse
+from ulak.metrics import Histogram, bucket_of, coarse
 
 durations_s = st.floats(1e-6, 3 * 3600)
 any_durations_s = st.floats(0, 1e300) | durations_s
@@ -132,27 +133,46 @@ def test_one_slow_call_in_a_thousand_shows_at_99_9_only_from_its_rank_on() -> No
     assert histogram.percentile(99.91) == 5.0
 
 
+def buckets_of(values_s: list[float]) -> dict[int, int]:
+    return dict(Counter(map(bucket_of, values_s)))
+
+
 @given(st.lists(durations_s, min_size=1), percents)
-def test_what_is_stored_of_a_histogram_has_its_percentiles_within_five_percent(
+def test_what_is_stored_of_durations_has_their_percentiles_within_four_percent(
     values_s: list[float], p: float
 ) -> None:
     read = Histogram()
-    read.add(filled(values_s).sparse())
-    assert read.percentile(p) == pytest.approx(nearest_rank(values_s, p), rel=0.05)
-    assert (read.count, read.min_s, read.max_s) == (len(values_s), min(values_s), max(values_s))
-    assert read.sparse() == filled(values_s).sparse()
+    read.add(coarse(buckets_of(values_s)))
+    assert read.percentile(p) == pytest.approx(nearest_rank(values_s, p), rel=0.04)
+    assert read.count == len(values_s)
+
+
+@given(st.lists(any_durations_s))
+def test_counted_buckets_are_as_the_histogram_counts(values_s: list[float]) -> None:
+    read = Histogram()
+    read.add(buckets_of(values_s))
+    assert read._buckets == filled(values_s)._buckets
+    assert read.count == len(values_s)
 
 
 @given(st.lists(any_durations_s), st.lists(any_durations_s))
-def test_stored_histograms_add_up_like_those_they_were_made_of(one: list[float], other: list[float]) -> None:
-    both = Histogram()
+def test_what_is_stored_adds_up_like_what_it_was_made_of(one: list[float], other: list[float]) -> None:
+    both, whole = Histogram(), Histogram()
     for part in (one, other):
-        both.add(filled(part).sparse())
-    assert both.sparse().buckets == filled(one + other).sparse().buckets
-    assert both.count == len(one + other)
+        both.add(coarse(buckets_of(part)))
+    whole.add(coarse(buckets_of(one + other)))
+    assert both._buckets == whole._buckets
+    assert coarse(coarse(buckets_of(one))) == coarse(buckets_of(one))
+
+
+@pytest.mark.parametrize("value_s", [0.0, -1.0, -1e300, 1e-9, 5e-324])
+def test_a_duration_below_all_buckets_counts_as_nothing(value_s: float) -> None:
+    read = Histogram()
+    read.add({bucket_of(value_s): 1})
+    assert (read.count, read.percentile(50)) == (1, 0.0)
 
 
 def test_a_bucket_that_there_is_not_is_left_out() -> None:
     read = Histogram()
-    read.add(Sparse({-1: 5, 100_000: 7, 3: 1}, 1.0, 1.0, 1.0))
+    read.add({-1: 5, 100_000: 7, 3: 1, 4: -2})
     assert read.count == 1

@@ -12,7 +12,7 @@ from typing import Literal, TypeAlias
 import msgspec
 
 from ulak.core.job import Counts, Totals
-from ulak.metrics import Histogram, Sparse
+from ulak.metrics import Buckets, coarse
 
 Grain: TypeAlias = Literal[60, 3600]
 """How long a row is of, in seconds."""
@@ -30,10 +30,13 @@ PRUNE_MAX = 1_000
 
 
 class Took(msgspec.Struct, frozen=True):
-    """How long jobs of a queue took. wait: from the enqueue to the first start. run: an attempt."""
+    """How long jobs of a queue took, for a `metrics.Histogram` to `add`.
 
-    wait: Sparse = Sparse()
-    run: Sparse = Sparse()
+    wait: from the enqueue to the first start. run: an attempt.
+    """
+
+    wait: Buckets = {}
+    run: Buckets = {}
 
 
 class Moment(msgspec.Struct, frozen=True):
@@ -55,8 +58,8 @@ class _Row(msgspec.Struct, frozen=True, array_like=True):
     seen_at: float
     states: tuple[int, ...]
     totals: tuple[int, ...]
-    wait: Sparse
-    run: Sparse
+    wait: dict[int, int]
+    run: dict[int, int]
 
 
 _decoder = msgspec.msgpack.Decoder(_Row)
@@ -71,16 +74,17 @@ def began_at(now_at: float, grain: Grain) -> int:
 
 def noted(stored: bytes | None, counts: Counts, took: Took, now_at: float) -> bytes:
     """A row after a record. stored: as it was, if it was there; what nobody can read is lost."""
-    before = None if stored is None else _row_of(stored)
-    if before is not None:
-        took = Took(_sum(before.wait, took.wait), _sum(before.run, took.run))
     row = _Row(
         now_at,
         tuple(getattr(counts, name) for name in _STATES),
         tuple(getattr(counts.totals, name) for name in _TOTALS),
-        took.wait,
-        took.run,
+        coarse(took.wait),
+        coarse(took.run),
     )
+    if stored is not None and (before := _row_of(stored)) is not None:
+        for earlier, buckets in ((before.wait, row.wait), (before.run, row.run)):
+            for bucket, count in earlier.items():
+                buckets[bucket] = buckets.get(bucket, 0) + count
     return msgspec.msgpack.encode(row)
 
 
@@ -99,10 +103,3 @@ def _row_of(stored: bytes) -> _Row | None:
         return _decoder.decode(stored)
     except msgspec.MsgspecError:
         return None
-
-
-def _sum(one: Sparse, other: Sparse) -> Sparse:
-    both = Histogram()
-    both.add(one)
-    both.add(other)
-    return both.sparse()
