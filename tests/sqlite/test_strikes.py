@@ -13,7 +13,7 @@ import pytest
 
 from tests.support.waiting import WAIT_S
 from ulak import AsyncQueue, Queue, UlakError
-from ulak.storage.sqlite import group
+from ulak.storage import group
 
 STRIKES = 150
 AGAIN_S = 0.02

@@ -9,8 +9,8 @@ import pytest
 
 from tests.support.threads import Running
 from tests.support.waiting import WAIT_S, eventually
-from ulak.storage.sqlite import group
-from ulak.storage.sqlite.group import Asked, Group
+from ulak.storage import group
+from ulak.storage.group import Asked, Group
 
 
 @pytest.fixture

@@ -16,10 +16,10 @@ from ulak.core.store import Until
 from ulak.errors import Closed, StorageFull, UlakError
 from ulak.storage import forks
 from ulak.storage.ends import Ends
+from ulak.storage.group import Asked, Group, Merge, Undo
 from ulak.storage.helper import Helper
 from ulak.storage.line import WaitLine
 from ulak.storage.sqlite import schema
-from ulak.storage.sqlite.group import Asked, Group, Merge, Undo
 from ulak.storage.sqlite.ledger import Known, Ledger
 from ulak.storage.sqlite.link import FORK_WAIT_S, Link, Options, connect_to_look, with_patience
 from ulak.storage.sqlite.others import Others

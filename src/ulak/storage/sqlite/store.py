@@ -27,9 +27,9 @@ from ulak.core.store import (
     Until,
     WorkerInfo,
 )
+from ulak.storage.group import LoopAsked, Merge, Step
 from ulak.storage.sqlite import book, change, due, looks, past, together
 from ulak.storage.sqlite.engine import Engine, always, reads, writes
-from ulak.storage.sqlite.group import LoopAsked, Merge, Step
 from ulak.storage.sqlite.joined import run_joined
 from ulak.storage.sqlite.ledger import Ledger
 from ulak.storage.sqlite.others import LOOK_S

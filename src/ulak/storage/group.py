@@ -25,9 +25,10 @@ from ulak.clock import pause
 from ulak.errors import StorageUnavailable
 from ulak.storage.gate import Gate
 from ulak.storage.helper import Helper
-from ulak.storage.sqlite.ledger import Ledger
 
-Step = Callable[[Ledger], Any]
+Step = Callable[[Any], Any]
+"""What is done in a transaction; it is given what the store's transactions are worked with."""
+
 Undo = Callable[[Any], Step | None]
 
 BATCH_MAX = 256
@@ -41,11 +42,11 @@ LOOK_AGAIN_S = 0.1
 
 
 class Merge(msgspec.Struct, frozen=True, gc=False):
-    """How calls of one kind can be done in one. together: one answer for each of their parts."""
+    """How calls of one kind can be done in one. together: a step of all, with an answer for each's part."""
 
     key: Any
     part: Any
-    together: Callable[[Ledger, list[Any]], Iterable[Any]]
+    together: Callable[[Any, list[Any]], Any]
 
 
 class Asked:
@@ -304,7 +305,7 @@ class Group:
         self._helper.close()
 
 
-def _nothing(_: Ledger) -> None:
+def _nothing(_: object) -> None:
     """What the helper asks for itself."""
 
 
