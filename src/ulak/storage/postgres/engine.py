@@ -22,17 +22,19 @@ from ulak.core.store import Until
 from ulak.errors import Closed, StorageUnavailable, UlakError
 from ulak.storage import forks
 from ulak.storage.ends import Ends
+from ulak.storage.group import Merge
 from ulak.storage.helper import Helper
 from ulak.storage.line import WaitLine
 from ulak.storage.postgres import schema
 from ulak.storage.postgres.asks import Scene, Step
 from ulak.storage.postgres.attempt import Attempt, Tries
 from ulak.storage.postgres.bell import Bell, ring
+from ulak.storage.postgres.lanes import Lanes, LoopLanes, Run, Undo
 from ulak.storage.postgres.link import LoopSession, Session
 from ulak.storage.postgres.listen import Listener
 from ulak.storage.postgres.others import Others
 from ulak.storage.postgres.place import Place
-from ulak.storage.postgres.pool import LoopPool, Pool
+from ulak.storage.postgres.pool import SESSIONS_MAX, LoopPool, Pool
 from ulak.storage.postgres.presence import Presence
 
 _log = logging.getLogger("ulak")
@@ -41,14 +43,8 @@ P = ParamSpec("P")
 R = TypeVar("R")
 E = TypeVar("E", bound="Engine")
 
-SHARDS = 16
+SHARDS = 32
 """How many rows the tallies of a queue have at most; see `Scene.shard`."""
-
-
-class Run(msgspec.Struct, frozen=True, gc=False):
-    """Ask for a step to be run in a transaction of its own; answered with what it returns."""
-
-    make: Callable[[Scene], Step[Any]]
 
 
 class Block(msgspec.Struct, frozen=True, gc=False):
@@ -60,27 +56,23 @@ class Block(msgspec.Struct, frozen=True, gc=False):
 Plan: TypeAlias = Generator[Run | Block, Any, R]
 
 
-def step(make: Callable[[Scene], Step[R]]) -> Plan[R]:
+def step(
+    make: Callable[[Scene], Step[R]], *, merge: Merge | None = None, undo: Undo | None = None
+) -> Plan[R]:
     """What this step returns."""
-    answer: R = yield Run(make)
+    answer: R = yield Run(make, merge, undo)
     return answer
 
 
-def planned(
-    undo: Callable[[Any], Callable[[Scene], Step[Any]] | None] | None = None,
-) -> Callable[[Callable[Concatenate[E, P], Plan[R]]], Callable[Concatenate[E, P], R]]:
-    """An operation that is written as a plan. undo: the step that takes back what was done for nobody."""
+def planned(operation: Callable[Concatenate[E, P], Plan[R]]) -> Callable[Concatenate[E, P], R]:
+    """An operation that is written as a plan."""
 
-    def decorate(operation: Callable[Concatenate[E, P], Plan[R]]) -> Callable[Concatenate[E, P], R]:
-        def run(self: E, /, *args: P.args, **kwargs: P.kwargs) -> R:
-            return self.drive(operation(self, *args, **kwargs))
+    def run(self: E, /, *args: P.args, **kwargs: P.kwargs) -> R:
+        return self.drive(operation(self, *args, **kwargs))
 
-        functools.update_wrapper(run, operation)
-        run.plan = operation  # type: ignore[attr-defined]
-        run.undo = undo  # type: ignore[attr-defined]
-        return run
-
-    return decorate
+    functools.update_wrapper(run, operation)
+    run.plan = operation  # type: ignore[attr-defined]
+    return run
 
 
 class Engine:
@@ -103,6 +95,7 @@ class Engine:
     def _start(self) -> None:
         """What belongs to one process."""
         self._pool = Pool(self.place)
+        self._lanes = Lanes(self.run)
         self._loops: dict[asyncio.AbstractEventLoop, LoopPool] = {}
         self.bell = Bell(self.place.schema, self._ring_all)
         self._blocking = Helper("ulak-block")
@@ -187,13 +180,13 @@ class Engine:
 
     # Steps
 
-    def scene(self) -> Scene:
-        """What a step may know now."""
+    def scene(self, number: int) -> Scene:
+        """What a step may know now. number: of the session among this process's."""
         now = now_at = None
         if not self._is_server_timed:
             now, now_at = self.clock.interval(), self.clock.calendar()
         own = self.others.own
-        shard = (os.getpid() if own is None else own) % SHARDS
+        shard = ((os.getpid() if own is None else own) * SESSIONS_MAX + number) % SHARDS
         return Scene(self.uid, self.epoch, shard=shard, holder=own, now=now, now_at=now_at)
 
     def check_open(self) -> None:
@@ -209,7 +202,7 @@ class Engine:
             is_sound = False
             try:
                 session = self._pool.take()
-                scene = self.scene()
+                scene = self.scene(session.number)
                 attempt = Attempt(make(scene), session.begin, is_proxied=session.is_proxied)
                 answer = session.drive(attempt.work())
                 is_sound = True
@@ -241,7 +234,7 @@ class Engine:
             is_sound = False
             try:
                 session = await pool.take()
-                scene = self.scene()
+                scene = self.scene(session.number)
                 attempt = Attempt(make(scene), session.begin, is_proxied=session.is_proxied)
                 answer = await session.drive(attempt.work())
                 is_sound = True
@@ -271,7 +264,7 @@ class Engine:
         if pool is None:
             for other in [other for other in list(self._loops) if other.is_closed()]:
                 self._loops.pop(other).abandon()
-            pool = self._loops[loop] = LoopPool(self.place)
+            pool = self._loops[loop] = LoopPool(self.place, LoopLanes(self.arun))
         return pool
 
     @property
@@ -299,8 +292,10 @@ class Engine:
             go = plan.send
             try:
                 match want:
-                    case Run(make):
+                    case Run(make, None):
                         reply = self.run(make)
+                    case Run():
+                        reply = self._lanes.call(want)
                     case Block(call):
                         reply = call()
                     case _:
@@ -321,8 +316,8 @@ class Engine:
             go = plan.send
             try:
                 match want:
-                    case Run(make):
-                        reply = await self.arun(make)
+                    case Run():
+                        reply = await self._loop_pool().lanes.call(want)
                     case Block(call):
                         reply = await self._in_thread(call)
                     case _:
@@ -336,16 +331,7 @@ class Engine:
         if not hasattr(operation, "plan"):
             # Never blocks.
             return getattr(self, name)(*args, **kwargs)
-        task = asyncio.ensure_future(self.adrive(operation.plan(self, *args, **kwargs)))
-        try:
-            return await asyncio.shield(task)
-        except asyncio.CancelledError:
-            answer = await _outlasted(task)
-            if operation.undo is not None and answer is not None:
-                back = operation.undo(answer)
-                if back is not None:
-                    await _outlasted(asyncio.ensure_future(self.arun(back)))
-            raise
+        return await self.adrive(operation.plan(self, *args, **kwargs))
 
     async def _in_thread(self, call: Callable[[], R]) -> R:
         loop = asyncio.get_running_loop()
@@ -410,11 +396,3 @@ class Engine:
         """Come back by itself when the presence is lost."""
         self.begin_watch()
         self._listener.wake()
-
-
-async def _outlasted(task: asyncio.Future[R]) -> R | None:
-    """Wait for the end through every cancellation; None if it was an error."""
-    while not task.done():
-        with contextlib.suppress(asyncio.CancelledError, Exception):
-            await asyncio.shield(task)
-    return None if task.cancelled() or task.exception() is not None else task.result()

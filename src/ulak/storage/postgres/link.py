@@ -77,10 +77,11 @@ def adapt(adapters: psycopg.abc.AdaptContext) -> None:
 class Session:
     """One connection for threads; one thread at a time uses it.
 
-    begin: what begins a transaction. used_at: when it was last given back. backend: the server's process.
+    begin: what begins a transaction. backend: the server's process. number: its own among a pool's.
     """
 
     def __init__(self, place: Place) -> None:
+        self.number = 0
         self.db = _connect(psycopg.Connection[Any].connect, place)
         try:
             adapt(self.db)
@@ -135,7 +136,7 @@ class LoopSession:
         self.db = db
         adapt(db)
         self._cursor = db.cursor()
-        self.begin, self.is_proxied, self.backend = "", False, 0
+        self.begin, self.is_proxied, self.backend, self.number = "", False, 0, 0
 
     @classmethod
     async def connect(cls, place: Place) -> LoopSession:

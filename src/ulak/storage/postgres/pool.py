@@ -9,9 +9,11 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections import deque
+from collections.abc import Sequence
 
 from ulak.clock import MACHINE
 from ulak.errors import Closed, StorageBusy
+from ulak.storage.postgres.lanes import LoopLanes
 from ulak.storage.postgres.link import LoopSession, Session, sever
 from ulak.storage.postgres.place import Place
 
@@ -30,6 +32,11 @@ def _busy(place: Place) -> StorageBusy:
         f"all {SESSIONS_MAX} connections of this process to {place} have been in use for {WAIT_S:g} s; "
         f"nothing was changed\n  make fewer calls at once, or find out what keeps them busy"
     )
+
+
+def _free_number(sessions: Sequence[Session] | Sequence[LoopSession]) -> int:
+    """The least that none of these has."""
+    return min(set(range(len(sessions) + 1)) - {session.number for session in sessions})
 
 
 class Pool:
@@ -72,6 +79,7 @@ class Pool:
             with self._freed:
                 self._coming -= 1
                 if session is not None:
+                    session.number = _free_number([*self._taken, *(idle for idle, _ in self._idle)])
                     self._taken.add(session)
                 else:
                     self._freed.notify()
@@ -117,7 +125,8 @@ class Pool:
 class LoopPool:
     """Sessions for one event loop; all calls come from it."""
 
-    def __init__(self, place: Place) -> None:
+    def __init__(self, place: Place, lanes: LoopLanes) -> None:
+        self.lanes = lanes
         self._place = place
         self._idle: deque[tuple[LoopSession, float]] = deque()
         self._waiting: deque[asyncio.Future[None]] = deque()
@@ -167,6 +176,7 @@ class LoopPool:
         self._coming += 1
         try:
             session = await LoopSession.connect(self._place)
+            session.number = _free_number([*self._taken, *(idle for idle, _ in self._idle)])
             self._taken.add(session)
         finally:
             self._coming -= 1

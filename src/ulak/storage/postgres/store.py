@@ -25,6 +25,7 @@ from ulak.core.store import (
     Until,
     WorkerInfo,
 )
+from ulak.storage.group import Merge
 from ulak.storage.postgres import book, change, joined, looks, past
 from ulak.storage.postgres.asks import Scene, Step
 from ulak.storage.postgres.engine import Engine, Plan, planned, step
@@ -32,6 +33,9 @@ from ulak.storage.postgres.listen import HeardLine
 from ulak.storage.postgres.others import LOOK_S
 
 POLL_S = 1.0
+
+TOGETHER_MAX = 1_000
+"""A call of more jobs than that goes alone."""
 
 R = TypeVar("R")
 
@@ -69,7 +73,7 @@ class PostgresStore(Engine):
 
     def _work(self, make: Callable[[Scene], Step[R]]) -> Any:  # noqa: ANN401 - a generator
         def new_scene() -> Scene:
-            scene = self.scene()
+            scene = self.scene(0)
             scene.shard = None
             return scene
 
@@ -95,13 +99,18 @@ class PostgresStore(Engine):
             return self._add(queue, drafts, known_only=known_only)
         return self._join(connection, lambda scene: book.add(scene, queue, drafts, known_only=known_only))
 
-    @planned(undo=_taken_back)
+    @planned
     def _add(
         self, queue: str, drafts: Sequence[Draft], *, known_only: bool = False
     ) -> Plan[list[int] | Full]:
-        return step(lambda scene: book.add(scene, queue, drafts, known_only=known_only))
+        merge = None
+        if not known_only and len(drafts) <= TOGETHER_MAX:
+            merge = Merge(("add", queue), drafts, lambda scene, calls: book.add_together(scene, queue, calls))
+        return step(
+            lambda scene: book.add(scene, queue, drafts, known_only=known_only), merge=merge, undo=_taken_back
+        )
 
-    @planned(undo=_given_back)
+    @planned
     def claim(
         self, queues: Sequence[str], limit: int, *, worker: str, lease_s: float, tasks: Tasks | None = None
     ) -> Plan[list[Lease]]:
@@ -109,7 +118,8 @@ class PostgresStore(Engine):
         yield from self.others.join()
         return (
             yield from step(
-                lambda scene: book.claim(scene, queues, limit, worker=worker, lease_s=lease_s, tasks=tasks)
+                lambda scene: book.claim(scene, queues, limit, worker=worker, lease_s=lease_s, tasks=tasks),
+                undo=_given_back,
             )
         )
 
@@ -119,11 +129,14 @@ class PostgresStore(Engine):
             return self._settle(settlements)
         return self._join(connection, lambda scene: book.settle(scene, settlements))
 
-    @planned()
+    @planned
     def _settle(self, settlements: Sequence[Settlement]) -> Plan[list[Settled]]:
-        return step(lambda scene: book.settle(scene, settlements))
+        return step(
+            lambda scene: book.settle(scene, settlements),
+            merge=Merge("settle", settlements, book.settle_together),
+        )
 
-    @planned(undo=lambda answer: _given_back(answer[1]))
+    @planned
     def turn(
         self,
         settlements: Sequence[Settlement],
@@ -136,40 +149,42 @@ class PostgresStore(Engine):
     ) -> Plan[tuple[list[Settled], list[Lease]]]:
         """Settle, then claim, in one step."""
         yield from self.others.join()
-        return (
-            yield from step(
-                lambda scene: book.turn(
-                    scene, settlements, queues, limit, worker=worker, lease_s=lease_s, tasks=tasks
-                )
-            )
-        )
 
-    @planned()
+        def alone(scene: Scene) -> Step[tuple[list[Settled], list[Lease]]]:
+            return book.turn(scene, settlements, queues, limit, worker=worker, lease_s=lease_s, tasks=tasks)
+
+        def together(scene: Scene, calls: list[Any]) -> Step[list[tuple[list[Settled], list[Lease]]]]:
+            return book.turn_together(scene, calls, queues, worker=worker, lease_s=lease_s, tasks=tasks)
+
+        merge = Merge(("turn", *queues, worker, lease_s, tasks), (settlements, limit), together)
+        return (yield from step(alone, merge=merge, undo=lambda answer: _given_back(answer[1])))
+
+    @planned
     def promote(self, queues: Sequence[str]) -> Plan[int]:
         """Make due jobs ready; how many."""
         return step(lambda scene: book.promote(scene, queues))
 
-    @planned()
+    @planned
     def extend(
         self, leases: Sequence[Lease], lease_s: float, *, progress: Mapping[int, str] | None = None
     ) -> Plan[list[bool | Outcome]]:
         """Move lease ends to now + `lease_s`, never to earlier."""
         return step(lambda scene: book.extend(scene, leases, lease_s, progress=progress))
 
-    @planned()
+    @planned
     def ended(self, queues: Sequence[str], limit: int) -> Plan[list[Lease]]:
         """Leases past their end, or whose process is gone."""
         gone = yield from self.others.gone()
         return (yield from step(lambda scene: book.ended(scene, queues, limit, gone=gone)))
 
-    @planned()
+    @planned
     def leased(
         self, queue: str, *, worker: str | None = None, after: int = 0, limit: int = 100
     ) -> Plan[list[Lease]]:
         """The current leases of a queue, by id; of one worker of this process, if given."""
         return step(lambda scene: book.leased(scene, queue, worker=worker, after=after, limit=limit))
 
-    @planned()
+    @planned
     def horizon(self, queues: Sequence[str]) -> Plan[float | None]:
         """Seconds until time alone makes a job claimable."""
         horizon_s = yield from step(lambda scene: book.horizon(scene, queues))
@@ -177,7 +192,7 @@ class PostgresStore(Engine):
             return LOOK_S if horizon_s is None else min(horizon_s, LOOK_S)
         return horizon_s
 
-    @planned()
+    @planned
     def amend(
         self,
         which: Sequence[int] | Filter,
@@ -190,13 +205,13 @@ class PostgresStore(Engine):
         """An operator's act on each of these jobs."""
         return step(lambda scene: change.amend(scene, which, act, queue=queue, states=states, force=force))
 
-    @planned()
+    @planned
     def get(self, ids: Sequence[int]) -> Plan[list[Job | None]]:
         """Copies of the records."""
         jobs = yield from step(lambda scene: looks.get(scene, ids))
         return [None if job is None else self._here(job) for job in jobs]
 
-    @planned()
+    @planned
     def scan(self, which: Filter, *, after: int = 0, limit: int = 100) -> Plan[list[Job]]:
         """Matching jobs with id > `after`, by id."""
         jobs = yield from step(lambda scene: looks.scan(scene, which, after=after, limit=limit))
@@ -208,65 +223,65 @@ class PostgresStore(Engine):
             return job
         return msgspec.structs.replace(job, lease_end=job.lease_end - self.ahead_s)
 
-    @planned()
+    @planned
     def counts(self, queues: Sequence[str]) -> Plan[dict[str, Counts]]:
         """One snapshot of states and totals."""
         return step(lambda scene: looks.counts(scene, queues))
 
-    @planned()
+    @planned
     def queues(self) -> Plan[dict[str, Settings]]:
         """All queues and their settings."""
         return step(looks.queues)
 
-    @planned()
+    @planned
     def declare(self, queue: str, settings: Settings) -> Plan[Settings]:
         """Make the queue unless it is there."""
         return step(lambda scene: change.declare(scene, queue, settings))
 
-    @planned()
+    @planned
     def configure(self, queue: str, change: Change) -> Plan[Settings]:
         """Change a queue's settings."""
         return step(lambda scene: _configured(scene, queue, change))
 
-    @planned()
+    @planned
     def fire(
         self, schedule: str, tick_at: float, queue: str, draft: Draft | None = None
     ) -> Plan[int | Duplicate | Fired | Full]:
         """Insert the job, if there is one, and move the schedule's last tick, in one step."""
         return step(lambda scene: change.fire(scene, schedule, tick_at, queue, draft))
 
-    @planned()
+    @planned
     def schedules(self) -> Plan[dict[str, float]]:
         """Each schedule's last tick."""
         return step(looks.schedules)
 
-    @planned()
+    @planned
     def beat(self, worker: str, info: Mapping[str, str]) -> Plan[None]:
         """Say that a worker is there."""
         return step(lambda scene: change.beat(scene, worker, info))
 
-    @planned()
+    @planned
     def depart(self, worker: str) -> Plan[None]:
         """Say that a worker has gone for good."""
         return step(lambda scene: change.depart(scene, worker))
 
-    @planned()
+    @planned
     def workers(self) -> Plan[list[WorkerInfo]]:
         """The workers that are there, by name."""
         return step(looks.workers)
 
-    @planned()
+    @planned
     def prune(self, *, limit: int = 1000) -> Plan[Mapping[State, int]]:
         """End what has expired, forget what retention does not keep, and processes that are gone."""
         yield from self.others.forget_gone()
         return (yield from step(lambda scene: change.prune(scene, limit=limit)))
 
-    @planned()
+    @planned
     def record(self, took: Mapping[str, Took]) -> Plan[None]:
         """Note how queues' counts stand, and how long jobs took."""
         return step(lambda scene: past.record(scene, took))
 
-    @planned()
+    @planned
     def history(
         self, queues: Sequence[str], since_at: float, *, grain: Grain
     ) -> Plan[dict[str, list[Moment]]]:

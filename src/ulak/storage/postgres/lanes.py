@@ -1,0 +1,209 @@
+"""Calls alike that wait at the same moment share a statement: those of threads, and those of an event loop.
+
+Whoever finds its lane empty goes at once, alone. Who comes meanwhile goes with the next, all together; so
+there is one statement of a kind under way at a time, and a lone caller pays for no other.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
+
+import msgspec
+
+from ulak.errors import (
+    Closed,
+    SchemaError,
+    StorageBusy,
+    StorageFull,
+    StorageUnavailable,
+)
+from ulak.storage.group import Asked, Group, Merge
+from ulak.storage.postgres.asks import Scene, Step
+
+Make = Callable[[Scene], Step[Any]]
+Undo = Callable[[Any], Make | None]
+
+BATCH_MAX = 256
+"""How many calls one statement takes at most."""
+
+LANES_MAX = 256
+"""So many lanes are remembered; then those that nobody is in are forgotten."""
+
+_OF_ALL = (StorageUnavailable, StorageBusy, StorageFull, SchemaError, Closed)
+"""What says nothing of a call, but of the store."""
+
+
+class Run(msgspec.Struct, frozen=True, gc=False):
+    """Ask for a step to be run in a transaction of its own; answered with what it returns.
+
+    merge: how it can be done together with others alike. undo: takes back what was done for nobody.
+    """
+
+    make: Make
+    merge: Merge | None = None
+    undo: Undo | None = None
+
+
+def together(batch: Sequence[Any]) -> Make:
+    """All of them in one step. Each has a `merge` of the same key."""
+    merge, parts = batch[0].merge, [one.merge.part for one in batch]
+    return lambda scene: merge.together(scene, parts)
+
+
+class Lane:
+    """The calls of threads of one kind."""
+
+    def __init__(self, run: Callable[[Make], Any]) -> None:
+        self._run = run
+        self._is_running = False
+        self.group = Group(self._run_all, lambda: self._is_running)
+
+    def _run_all(self, batch: list[Asked]) -> None:
+        # If this thread is struck meanwhile, nobody knows what is stored.
+        self._is_running = True
+        alike = [asked for asked in batch if asked.merge is not None]
+        if len(alike) < 2 or not self._done_together(alike):
+            self._do_apart(alike)
+        self._do_apart([asked for asked in batch if asked.merge is None])
+        self._is_running = False
+
+    def _done_together(self, batch: list[Asked]) -> bool:
+        try:
+            answers = self._run(together(batch))
+        except _OF_ALL as error:
+            for asked in batch:
+                asked.error, asked.is_done = error, True
+            return True
+        except Exception:  # noqa: BLE001 - it is of one of them; the others are to have their answers
+            return False
+        for asked, answer in zip(batch, answers, strict=True):
+            asked.result, asked.is_done = answer, True
+        return True
+
+    def _do_apart(self, batch: list[Asked]) -> None:
+        for asked in batch:
+            try:
+                asked.result = self._run(asked.step)
+            except Exception as error:  # noqa: BLE001 - it belongs to whoever asked
+                asked.error = error
+            asked.is_done = True
+
+
+class Lanes:
+    """The lanes of threads, by what their calls have alike."""
+
+    def __init__(self, run: Callable[[Make], Any]) -> None:
+        self._run = run
+        self._lanes: dict[Any, Lane] = {}
+
+    def call(self, want: Run) -> Any:  # noqa: ANN401 - what the step returns
+        """Run a step, perhaps together with others'; in this thread, or in another's."""
+        assert want.merge is not None
+        lane = self._lanes.get(want.merge.key)
+        if lane is None:
+            if len(self._lanes) >= LANES_MAX:
+                # Whoever is in one has it still; the next there begins another.
+                self._lanes.clear()
+            lane = self._lanes.setdefault(want.merge.key, Lane(self._run))
+        return lane.group.call(Asked(want.make, soft=False, merge=want.merge), undo=want.undo)
+
+
+class _Item:
+    """One call of an event loop, and what came of it."""
+
+    __slots__ = ("error", "future", "is_done", "make", "merge", "result")
+
+    def __init__(self, want: Run, future: asyncio.Future[None]) -> None:
+        self.make, self.merge = want.make, want.merge
+        self.future = future
+        self.result: Any = None
+        self.error: BaseException | None = None
+        self.is_done = False
+
+    def end(self, result: Any = None, error: BaseException | None = None) -> None:  # noqa: ANN401 - as `result`
+        """Say what came of it."""
+        self.result, self.error, self.is_done = result, error, True
+        if not self.future.done():
+            self.future.set_result(None)
+
+
+class LoopLanes:
+    """The lanes of one event loop."""
+
+    def __init__(self, run: Callable[[Make], Awaitable[Any]]) -> None:
+        self._run = run
+        self._waiting: dict[Any, list[_Item]] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def call(self, want: Run) -> Any:  # noqa: ANN401 - what the step returns
+        """Run a step, perhaps together with others'. What is cancelled runs to its end, and is taken back."""
+        item = _Item(want, asyncio.get_running_loop().create_future())
+        try:
+            self._put(item)
+            await item.future
+        except asyncio.CancelledError:
+            await self._outlast(item)
+            if want.undo is not None and item.error is None and (back := want.undo(item.result)) is not None:
+                undoing = _Item(Run(back), asyncio.get_running_loop().create_future())
+                self._put(undoing)
+                await self._outlast(undoing)
+            raise
+        if item.error is not None:
+            raise item.error
+        return item.result
+
+    def _put(self, item: _Item) -> None:
+        # What cannot be done together with anything has a lane to itself.
+        key = item if item.merge is None else item.merge.key
+        if (waiting := self._waiting.get(key)) is not None:
+            waiting.append(item)
+            return
+        self._waiting[key] = [item]
+        task = asyncio.get_running_loop().create_task(self._work(key))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _outlast(self, item: _Item) -> None:
+        """Wait for its end through every cancellation."""
+        while not item.is_done:
+            item.future = asyncio.get_running_loop().create_future()
+            with contextlib.suppress(asyncio.CancelledError):
+                await item.future
+
+    async def _work(self, key: Any) -> None:  # noqa: ANN401 - whatever calls have alike
+        waiting, batch = self._waiting[key], []
+        try:
+            while waiting:
+                batch = waiting[:BATCH_MAX]
+                del waiting[:BATCH_MAX]
+                if len(batch) < 2 or not await self._done_together(batch):
+                    await self._do_apart(batch)
+        finally:
+            del self._waiting[key]
+            # Only where this task was cut off, as at the end of its loop.
+            for item in (*batch, *waiting):
+                if not item.is_done:
+                    item.end(error=asyncio.CancelledError())
+
+    async def _done_together(self, batch: list[_Item]) -> bool:
+        try:
+            answers = await self._run(together(batch))
+        except _OF_ALL as error:
+            for item in batch:
+                item.end(error=error)
+            return True
+        except Exception:  # noqa: BLE001 - as above
+            return False
+        for item, answer in zip(batch, answers, strict=True):
+            item.end(answer)
+        return True
+
+    async def _do_apart(self, batch: list[_Item]) -> None:
+        for item in batch:
+            try:
+                item.end(await self._run(item.make))
+            except Exception as error:  # noqa: BLE001 - it belongs to whoever asked
+                item.end(error=error)
