@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from urllib.parse import parse_qsl, unquote
+from urllib.parse import parse_qsl, unquote, urlencode
 
 import msgspec
 
@@ -13,6 +13,7 @@ SCHEMES = ("postgresql", "postgres")
 DEFAULT_SCHEMA = "ulak"
 
 _SCHEMA = re.compile(r"[a-z_][a-z0-9_]{0,62}")
+_SHOWN = frozenset({"host", "hostaddr", "port", "dbname"})
 _NOT_OURS = re.compile(r"pg_.*|public|information_schema")
 
 
@@ -26,12 +27,15 @@ class Place(msgspec.Struct, frozen=True):
         return f"Place({self})"
 
     def __str__(self) -> str:
-        """The store as it may be shown: the servers and the database, no user, password or other options."""
+        """The store as it may be shown: the servers and the database, no user, password or other option."""
         place, _, _ = self.conninfo.partition("?")
         _, _, rest = place.partition("://")
         _, at, after = rest.rpartition("@")
-        shown = f"postgresql://{'***@' if at else ''}{after}"
-        return shown if self.schema == DEFAULT_SCHEMA else f"{shown}?schema={self.schema}"
+        told = {name: value for name, value in options_of(self).items() if name in _SHOWN}
+        if self.schema != DEFAULT_SCHEMA:
+            told["schema"] = self.schema
+        query = f"?{urlencode(told, safe='/,')}" if told else ""
+        return f"postgresql://{'***@' if at else ''}{after}{query}"
 
 
 def place_of(url: str) -> Place:
