@@ -37,6 +37,10 @@ Step: TypeAlias = Generator[Execute, Rows, R]
 """Yields statements, is sent the rows of each (none: an empty list), and returns the answer."""
 
 
+class ApartError(Exception):
+    """Several calls cannot be done by one step: nothing was changed, and each is to be run by itself."""
+
+
 class Scene:
     """What a step may know, and what it tells. Made anew for every run of a step, since one may be run again.
 

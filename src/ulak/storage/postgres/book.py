@@ -1,29 +1,45 @@
-"""What a store does to jobs, as steps: enqueue, claim, settle, extend, and the looks that go with them."""
+"""What a store does to jobs, as steps: claim, settle, extend, and the looks that go with them."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from itertools import islice
+from typing import TypeVar
 
-from ulak.core.job import Draft, Full, Lease, Outcome
+from ulak.core.flows import CALENDAR_SLEEP_MAX_S
+from ulak.core.job import Lease, Outcome
 from ulak.core.store import Settled, Settlement, Tasks
-from ulak.storage.postgres.asks import Scene, Step
+from ulak.storage.postgres.asks import Execute, Rows, Scene, Step
+from ulak.storage.postgres.claims import claim_in, claim_with_care
+from ulak.storage.postgres.claims import promote_in as promote
+from ulak.storage.postgres.enqueue import add, add_together, unadd
+from ulak.storage.postgres.ledger import Ledger
+from ulak.storage.postgres.records import CLOCK, COLUMNS, NOW, NOW_AT, base, bytes_of, job_of
+from ulak.storage.postgres.settles import settle_with_care
+from ulak.storage.postgres.turns import Want, are_plain, turn_quickly
+from ulak.storage.stored import JobRow, Leases, QueueRow
 
+__all__ = [
+    "add",
+    "add_together",
+    "claim",
+    "ended",
+    "extend",
+    "horizon",
+    "leased",
+    "promote",
+    "settle",
+    "settle_together",
+    "turn",
+    "turn_together",
+    "unadd",
+]
 
-def add(
-    scene: Scene, queue: str, drafts: Sequence[Draft], *, known_only: bool = False
-) -> Step[list[int] | Full]:
-    """Store jobs, all or none."""
-    raise NotImplementedError
+R = TypeVar("R")
 
-
-def add_together(scene: Scene, queue: str, calls: Sequence[Sequence[Draft]]) -> Step[list[list[int] | Full]]:
-    """Several calls of `add` in one; each is answered as if it had come alone."""
-    raise NotImplementedError
-
-
-def unadd(scene: Scene, ids: Sequence[int]) -> Step[None]:
-    """Take back jobs whose caller was cancelled meanwhile, unless somebody has touched them."""
-    raise NotImplementedError
+_QUEUE = "q.id, q.name, q.capacity, q.paused, q.backoff, q.retention"
+_JOB = ", ".join(f"j.{name}" for name in COLUMNS.split(", "))
+_QUEUE_WIDTH = len(_QUEUE.split(", "))
 
 
 def claim(
@@ -36,22 +52,19 @@ def claim(
     tasks: Tasks | None = None,
 ) -> Step[list[Lease]]:
     """Lease up to `limit` due jobs, in order, for the scene's holder."""
-    raise NotImplementedError
-
-
-def promote(scene: Scene, queues: Sequence[str]) -> Step[int]:
-    """Make due jobs ready; how many."""
-    raise NotImplementedError
+    answer = yield from turn(scene, (), queues, limit, worker=worker, lease_s=lease_s, tasks=tasks)
+    return answer[1]
 
 
 def settle(scene: Scene, settlements: Sequence[Settlement]) -> Step[list[Settled]]:
     """Apply verdicts, one answer per settlement."""
-    raise NotImplementedError
-
-
-def settle_together(scene: Scene, calls: Sequence[Sequence[Settlement]]) -> Step[list[list[Settled]]]:
-    """Several calls of `settle` in one."""
-    raise NotImplementedError
+    if not settlements:
+        return []
+    if are_plain(settlements):
+        quick = yield from turn_quickly(scene, settlements, None)
+        if quick is not None:
+            return quick[0]
+    return (yield from settle_with_care(Ledger(scene), settlements))
 
 
 def turn(
@@ -65,7 +78,25 @@ def turn(
     tasks: Tasks | None = None,
 ) -> Step[tuple[list[Settled], list[Lease]]]:
     """Settle, then claim."""
-    raise NotImplementedError
+    if limit <= 0 or not queues:
+        return (yield from settle(scene, settlements)), []
+    want = Want(queues, limit, worker, lease_s, tasks)
+    if are_plain(settlements):
+        quick = yield from turn_quickly(scene, settlements, want)
+        if quick is not None:
+            return quick
+        ledger = Ledger(scene)
+        settled = yield from settle_with_care(ledger, settlements)
+        return settled, (yield from claim_with_care(ledger, want))
+    ledger = Ledger(scene)
+    settled = yield from settle_with_care(ledger, settlements)
+    return settled, (yield from claim_in(ledger, want))
+
+
+def settle_together(scene: Scene, calls: Sequence[Sequence[Settlement]]) -> Step[list[list[Settled]]]:
+    """Several calls of `settle` in one."""
+    answers = yield from settle(scene, [settlement for call in calls for settlement in call])
+    return list(_parts(answers, map(len, calls)))
 
 
 def turn_together(
@@ -77,31 +108,135 @@ def turn_together(
     lease_s: float,
     tasks: Tasks | None = None,
 ) -> Step[list[tuple[list[Settled], list[Lease]]]]:
-    """Several calls of `turn` in one, each with its settlements and limit."""
-    raise NotImplementedError
+    """Several calls of `turn` in one, each with its settlements and limit; the first ones first."""
+    settlements = [settlement for call, _ in calls for settlement in call]
+    limits = [max(0, limit) for _, limit in calls]
+    settled, leases = yield from turn(
+        scene, settlements, queues, sum(limits), worker=worker, lease_s=lease_s, tasks=tasks
+    )
+    shares = _parts(settled, (len(call) for call, _ in calls))
+    return list(zip(shares, _parts(leases, limits), strict=True))
+
+
+def _parts(answers: Sequence[R], lengths: Iterable[int]) -> Iterator[list[R]]:
+    """The answers of several calls, from those of all of them."""
+    rest = iter(answers)
+    for length in lengths:
+        yield list(islice(rest, length))
+
+
+# What somebody else settles just then is left alone: its transaction may stay open for long.
+_EXTEND = (
+    f"WITH {CLOCK}, given AS MATERIALIZED (SELECT * FROM unnest(%(ids)s::bigint[], %(deliveries)s::bigint[], "
+    "%(progress)s::bytea[]) AS given (id, delivery, progress)), "
+    "current AS MATERIALIZED (SELECT jobs.id, given.progress FROM given JOIN jobs ON jobs.id = given.id "
+    "AND jobs.delivery = given.delivery AND jobs.state = 2 ORDER BY jobs.id FOR UPDATE OF jobs SKIP LOCKED), "
+    "moved AS (UPDATE jobs SET progress = coalesce(current.progress, jobs.progress), "
+    f"lease_s = CASE WHEN {NOW} + %(lease_s)s::float8 > coalesce(jobs.lease_end, 0) "
+    "THEN %(lease_s)s::float8 ELSE jobs.lease_s END, "
+    f"lease_end = greatest(jobs.lease_end, {NOW} + %(lease_s)s::float8) "
+    "FROM current WHERE jobs.id = current.id) "
+    "SELECT jobs.id, jobs.delivery, jobs.cancel_requested FROM given JOIN jobs ON jobs.id = given.id "
+    "AND jobs.delivery = given.delivery AND jobs.state = 2"
+)
 
 
 def extend(
     scene: Scene, leases: Sequence[Lease], lease_s: float, *, progress: Mapping[int, str] | None = None
 ) -> Step[list[bool | Outcome]]:
     """Move lease ends to now + `lease_s`, never to earlier."""
-    raise NotImplementedError
+    if not leases:
+        return []
+    texts = progress or {}
+    given = sorted({(lease.work.id, lease.delivery) for lease in leases})
+    params = {
+        **base(scene),
+        "ids": [job_id for job_id, _ in given],
+        "deliveries": [delivery for _, delivery in given],
+        "progress": [
+            texts[job_id].encode("utf-8", "replace") if job_id in texts else None for job_id, _ in given
+        ],
+        "lease_s": float(lease_s),
+    }
+    rows = yield Execute(_EXTEND, params, alone=True)
+    found = {(job_id, delivery): cancelled for job_id, delivery, cancelled in rows}
+    return [found.get((lease.work.id, lease.delivery), Outcome.STALE) for lease in leases]
+
+
+def _ended(condition: str) -> str:
+    return (
+        f"WITH {CLOCK} SELECT {_QUEUE}, {_JOB} FROM unnest(%(queues)s::text[]) "
+        "WITH ORDINALITY AS named (name, place) JOIN queues q ON q.name = named.name CROSS JOIN LATERAL "
+        f"(SELECT {COLUMNS} FROM jobs WHERE queue = q.id AND state = 2 AND {condition} "
+        "LIMIT %(limit)s::bigint FOR KEY SHARE SKIP LOCKED) AS j ORDER BY named.place LIMIT %(limit)s::bigint"
+    )
+
+
+_PAST = _ended(f"lease_end <= {NOW} ORDER BY lease_end")
+_GONE = _ended("holder = ANY(%(gone)s::bigint[])")
 
 
 def ended(
     scene: Scene, queues: Sequence[str], limit: int, *, gone: Collection[int] = ()
 ) -> Step[list[Lease]]:
-    """Leases past their end, or whose holder is one of `gone`."""
-    raise NotImplementedError
+    """Leases past their end, or whose holder is one of `gone`; not what somebody settles just then."""
+    params = {**base(scene), "queues": list(dict.fromkeys(queues)), "limit": limit, "gone": sorted(gone)}
+    rows = [] if limit <= 0 else (yield Execute(_PAST, params, alone=not gone))
+    if gone and len(rows) < limit:
+        known = {row[_QUEUE_WIDTH] for row in rows}
+        more = yield Execute(_GONE, params)
+        rows = [*rows, *(row for row in more if row[_QUEUE_WIDTH] not in known)][:limit]
+    return _leases(scene, rows, gone)
+
+
+def _leases(scene: Scene, rows: Rows, gone: Collection[int]) -> list[Lease]:
+    make, found = Leases(scene.uid, scene.epoch), list[Lease]()
+    for row in rows:
+        queue: QueueRow = QueueRow(*row[:_QUEUE_WIDTH])
+        job: JobRow = job_of(row[_QUEUE_WIDTH:])
+        found += make.of(queue, [job], gone)
+    return found
+
+
+_LEASED = (
+    f"WITH current AS MATERIALIZED (SELECT jobs.id FROM jobs JOIN queues q ON q.id = jobs.queue "
+    "WHERE q.name = %(queue)s::text AND jobs.state = 2 AND jobs.id > %(after)s::bigint "
+    "AND (%(worker)s::bytea IS NULL OR (worker = %(worker)s::bytea AND holder IS NOT DISTINCT FROM "
+    "%(holder)s::bigint)) ORDER BY jobs.id LIMIT %(limit)s::bigint) "
+    f"SELECT {_QUEUE}, {_JOB} FROM current JOIN jobs j ON j.id = current.id AND j.state = 2 "
+    "JOIN queues q ON q.id = j.queue ORDER BY j.id"
+)
 
 
 def leased(
     scene: Scene, queue: str, *, worker: str | None = None, after: int = 0, limit: int = 100
 ) -> Step[list[Lease]]:
     """The current leases of a queue, by id; of one worker of the scene's holder, if given."""
-    raise NotImplementedError
+    params = {
+        "queue": queue,
+        "worker": bytes_of(worker),
+        "holder": scene.holder,
+        "after": after,
+        "limit": limit,
+    }
+    rows = yield Execute(_LEASED, params, alone=True)
+    return _leases(scene, rows, ())
+
+
+_HORIZON = (
+    f"WITH {CLOCK} SELECT "
+    "CASE WHEN EXISTS (SELECT FROM (SELECT 1 FROM jobs WHERE queue = q.id AND state = 2 "
+    f"AND lease_end <= {NOW} "
+    "LIMIT 1 FOR KEY SHARE SKIP LOCKED) AS past) THEN 0 ELSE "
+    f"(SELECT min(lease_end) FROM jobs WHERE queue = q.id AND state = 2 AND lease_end > {NOW}) - {NOW} END, "
+    "CASE WHEN NOT q.paused THEN (SELECT min(run_at) FROM jobs WHERE queue = q.id AND state = 1) "
+    f"- {NOW_AT} END FROM queues q WHERE q.name = ANY(%(queues)s::text[])"
+)
 
 
 def horizon(scene: Scene, queues: Sequence[str]) -> Step[float | None]:
     """Seconds until time alone makes a job claimable; presence is not looked at."""
-    raise NotImplementedError
+    rows = yield Execute(_HORIZON, {**base(scene), "queues": list(queues)}, alone=True)
+    soonest = [lease_s for lease_s, _ in rows if lease_s is not None]
+    soonest += [min(due_s, CALENDAR_SLEEP_MAX_S) for _, due_s in rows if due_s is not None]
+    return max(0.0, min(soonest)) if soonest else None

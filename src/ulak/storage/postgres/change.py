@@ -1,59 +1,152 @@
-"""What operators, schedules and retention do, as steps."""
+"""What schedules, workers and retention do, as steps; and what operators do, by `amend`."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
 
 from ulak.core.job import Draft, Duplicate, Full, State
-from ulak.core.store import Act, Change, Changed, Filter, Fired, Settings
-from ulak.storage.postgres.asks import Scene, Step
+from ulak.core.store import Fired
+from ulak.storage.postgres.amend import amend
+from ulak.storage.postgres.asks import Execute, Scene, Step
+from ulak.storage.postgres.due import EXPIRE_MAX, expire
+from ulak.storage.postgres.enqueue import add
+from ulak.storage.postgres.ledger import ENDED_NUMBERS, Ledger, forgotten
+from ulak.storage.postgres.queues import configure, declare
+from ulak.storage.postgres.records import CLOCK, NOW_AT, base, bytes_of
+from ulak.storage.stored import COUNTERS, STATES, QueueRow
 
+__all__ = ["amend", "beat", "configure", "declare", "depart", "fire", "fold", "prune"]
 
-def amend(
-    scene: Scene,
-    which: Sequence[int] | Filter,
-    act: Act,
-    *,
-    queue: str | None = None,
-    states: frozenset[State] | None = None,
-    force: bool = False,
-) -> Step[Changed]:
-    """An operator's act on each of these jobs, in order of priority, then id; unknown ids last."""
-    raise NotImplementedError
-
-
-def declare(scene: Scene, queue: str, settings: Settings) -> Step[Settings]:
-    """Make the queue unless it is there."""
-    raise NotImplementedError
-
-
-def configure(scene: Scene, queue: str, change: Change) -> Step[Settings]:
-    """Change a queue's settings."""
-    raise NotImplementedError
+_TICK = (
+    "WITH was AS (SELECT last_tick FROM schedules WHERE name = %(schedule)s::text), "
+    "moved AS (INSERT INTO schedules (name, last_tick) VALUES (%(schedule)s::text, %(tick_at)s::float8) "
+    "ON CONFLICT (name) DO UPDATE SET last_tick = excluded.last_tick "
+    "WHERE schedules.last_tick < excluded.last_tick RETURNING 1) "
+    "SELECT (SELECT last_tick FROM was) FROM moved"
+)
+_SET_TICK = "UPDATE schedules SET last_tick = %s::float8 WHERE name = %s::text"
+_FORGET_TICK = "DELETE FROM schedules WHERE name = %s::text"
 
 
 def fire(
     scene: Scene, schedule: str, tick_at: float, queue: str, draft: Draft | None = None
 ) -> Step[int | Duplicate | Fired | Full]:
     """Insert the job, if there is one, and move the schedule's last tick, in one step."""
-    raise NotImplementedError
+    params = {"schedule": schedule, "tick_at": float(tick_at)}
+    # First of all, so that of two who fire the same tick one waits for the other.
+    rows = yield Execute(_TICK, params, alone=draft is None)
+    if not rows:
+        return Fired.LOST
+    if draft is None:
+        return Fired.FIRED
+    answer = yield from add(scene, queue, [draft])
+    if not isinstance(answer, Full):
+        return answer[0]
+    # The tick stays where it was, to be fired again.
+    ((was,),) = rows
+    if was is None:
+        yield Execute(_FORGET_TICK, (schedule,))
+    else:
+        yield Execute(_SET_TICK, (was, schedule))
+    return answer
+
+
+_BEAT = (
+    f"WITH {CLOCK} INSERT INTO workers (name, info, seen_at, holder) "
+    f"SELECT %(name)s::bytea, %(info)s::bytea, {NOW_AT}, %(holder)s::bigint "
+    "ON CONFLICT (name) DO UPDATE "
+    "SET info = excluded.info, seen_at = excluded.seen_at, holder = excluded.holder"
+)
 
 
 def beat(scene: Scene, worker: str, info: Mapping[str, str]) -> Step[None]:
     """Say that a worker is there."""
-    raise NotImplementedError
+    params = {"name": bytes_of(worker), "info": msgspec.json.encode(dict(info)), "holder": scene.holder}
+    yield Execute(_BEAT, {**base(scene), **params}, alone=True)
 
 
 def depart(scene: Scene, worker: str) -> Step[None]:
     """Say that a worker has gone for good."""
-    raise NotImplementedError
+    yield Execute("DELETE FROM workers WHERE name = %s::bytea", (bytes_of(worker),), alone=True)
+
+
+# Retention
+
+_KEYS = (
+    f"WITH {CLOCK}, old AS MATERIALIZED (SELECT queue, name FROM keys WHERE until_at <= {NOW_AT} "
+    "ORDER BY until_at LIMIT %(limit)s::bigint FOR UPDATE SKIP LOCKED) "
+    "DELETE FROM keys USING old WHERE keys.queue = old.queue AND keys.name = old.name"
+)
+_STATES = ", ".join(f"({number})" for number in ENDED_NUMBERS)
+# All queues: whether jobs wait past their time, when the first one ended by state, and how many are kept.
+_LOOK = (
+    f"WITH {CLOCK} SELECT q.id, q.name, q.capacity, q.paused, q.backoff, q.retention, {NOW_AT}, "
+    "EXISTS (SELECT FROM jobs WHERE queue = q.id AND expires_at IS NOT NULL AND state <> 2 "
+    f"AND expires_at <= {NOW_AT}), "
+    "ARRAY(SELECT (SELECT min(ended_at) FROM ended WHERE queue = q.id AND state = wanted.number) "
+    f"FROM (VALUES {_STATES}) AS wanted (number) ORDER BY number), "
+    + ", ".join(f"coalesce(sum(t.{STATES[number].value}), 0)::bigint" for number in ENDED_NUMBERS)
+    + " FROM queues q LEFT JOIN tallies t ON t.queue = q.id GROUP BY q.id ORDER BY q.id"
+)
+_OLD = (
+    f"WITH {CLOCK}, old AS MATERIALIZED (SELECT id FROM ended WHERE queue = %(queue)s::bigint "
+    f"AND state = %(state)s::bigint AND ended_at <= {NOW_AT} - %(age_s)s::float8 "
+    "ORDER BY ended_at, id LIMIT %(limit)s::bigint FOR UPDATE SKIP LOCKED) "
+    "DELETE FROM ended USING old WHERE ended.id = old.id RETURNING ended.id"
+)
 
 
 def prune(scene: Scene, *, limit: int = 1000) -> Step[Mapping[State, int]]:
     """End what has expired, forget what retention does not keep, fold differences in."""
-    raise NotImplementedError
+    yield Execute(_KEYS, {**base(scene), "limit": limit})
+    yield from fold(scene)
+    pruned: Counter[State] = Counter()
+    rows = yield Execute(_LOOK, base(scene))
+    for values in rows:
+        row, (now_at, has_over, first_at, *kept) = QueueRow(*values[:6]), values[6:]
+        ledger = Ledger(scene)
+        if has_over and limit > sum(pruned.values()):
+            part = min(limit - sum(pruned.values()), EXPIRE_MAX)
+            pruned[State.EXPIRED] += yield from expire(ledger, row, part)
+            yield from ledger.flush()
+            kept[-1] += pruned[State.EXPIRED]
+        for number, at, stored in zip(ENDED_NUMBERS, first_at, kept, strict=True):
+            keep, left = row.retention.of(STATES[number]), limit - sum(pruned.values())
+            if left > 0 and stored > keep.count:
+                gone = yield from ledger.trim(row.id, row.name, number, left)
+                pruned[STATES[number]] += gone
+                left -= gone
+            if left > 0 and at is not None and at <= now_at - keep.age_s:
+                pruned[STATES[number]] += yield from _forget_old(ledger, row, number, keep.age_s, left)
+        yield from ledger.flush()
+    return {state: number for state, number in pruned.items() if number}
+
+
+def _forget_old(ledger: Ledger, row: QueueRow, number: int, age_s: float, limit: int) -> Step[int]:
+    params: dict[str, Any] = {"queue": row.id, "state": number, "age_s": age_s, "limit": limit}
+    gone = yield Execute(_OLD, {**base(ledger.scene), **params})
+    if gone:
+        ledger.removed(row.id, row.name, number, len(gone))
+        ledger.add(row.id, row.name, pruned=len(gone))
+        forgotten(ledger.scene, row.name, number, gone)
+    return len(gone)
+
+
+_NAMES = ", ".join(f'"{name}"' for name in COUNTERS)
+_FOLD = (
+    f"WITH loose AS (DELETE FROM tallies WHERE shard IS NULL RETURNING *) "
+    f"INSERT INTO tallies (queue, shard, {_NAMES}) SELECT queue, %(shard)s::bigint, "
+    + ", ".join(f'sum("{name}")' for name in COUNTERS)
+    + " FROM loose GROUP BY queue ORDER BY queue ON CONFLICT (queue, shard) DO UPDATE SET "
+    + ", ".join(f'"{name}" = tallies."{name}" + excluded."{name}"' for name in COUNTERS)
+)
 
 
 def fold(scene: Scene) -> Step[None]:
     """Add the differences that callers' transactions have left to this process's tallies."""
-    raise NotImplementedError
+    if scene.shard is not None:
+        yield Execute(_FOLD, base(scene), alone=True)

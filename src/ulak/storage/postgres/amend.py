@@ -1,0 +1,236 @@
+"""What an operator does to jobs, as a step: all are locked and looked at, decided on, and written at once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from ulak.core import rules
+from ulak.core.job import OPEN, State
+from ulak.core.rules import Event
+from ulak.core.store import (
+    Act,
+    Cancel,
+    Changed,
+    Delete,
+    Edit,
+    Filter,
+    Redrive,
+    Refusal,
+    Reprioritise,
+)
+from ulak.storage.postgres.asks import Execute, Scene, Step
+from ulak.storage.postgres.ledger import Ledger
+from ulak.storage.postgres.looks import condition
+from ulak.storage.postgres.queues import lock_rooms
+from ulak.storage.postgres.records import CLOCK, MOVED_COLUMNS, NOW_AT, base, moved
+from ulak.storage.stored import CANCELLED, HELD, INT_MAX, LEASED, READY, STATES
+
+_EVENT_OF: dict[type[Act], Event] = {
+    Redrive: Event.REDRIVE,
+    Cancel: Event.CANCEL,
+    Reprioritise: Event.REPRIORITISE,
+    Delete: Event.DELETE,
+    Edit: Event.EDIT,
+}
+_COLUMNS = "id, queue, state::int, priority, unique_key"
+_IDS = "id = ANY(%(ids)s::bigint[])"
+_NAMES = "SELECT id, name FROM queues WHERE id = ANY(%s::bigint[])"
+_TAKEN = "SELECT queue, unique_key FROM jobs WHERE unique_key IS NOT NULL AND unique_key = ANY(%s::bytea[])"
+
+_MARK = f"UPDATE jobs SET cancel_requested = true WHERE {_IDS}"
+_END = (
+    f"{CLOCK}, gone AS (DELETE FROM jobs WHERE {_IDS} RETURNING jobs.*), "
+    f"kept AS ({moved(str(CANCELLED), 'gone')})"
+)
+_PRIORITISE = f"UPDATE jobs SET priority = %(priority)s::bigint WHERE {_IDS}"
+_EXPIRES = f"expires_at = CASE WHEN expires_at <= {NOW_AT} THEN NULL ELSE expires_at END"
+_RELEASE = (
+    f"WITH {CLOCK} UPDATE jobs SET state = 0, refused = false, run_at = {NOW_AT}, {_EXPIRES} WHERE {_IDS}"
+)
+_AGAIN = {
+    "run_at": NOW_AT,
+    "expires_at": f"CASE WHEN expires_at <= {NOW_AT} THEN NULL ELSE expires_at END",
+    "attempt": "0",
+    "crashes": "0",
+    "cancel_requested": "false",
+}
+_BRING_BACK = (
+    f"{CLOCK}, back AS (DELETE FROM ended WHERE {_IDS} RETURNING *), "
+    f"stored AS (INSERT INTO jobs ({MOVED_COLUMNS}, state) "
+    f"SELECT {', '.join(_AGAIN.get(name, name) for name in MOVED_COLUMNS.split(', '))}, 0 FROM back)"
+)
+
+
+class _Row(msgspec.Struct, frozen=True):
+    """What is looked at in a job."""
+
+    id: int
+    queue: int
+    number: int
+    priority: int
+    unique_key: bytes | None
+
+    @property
+    def state(self) -> State:
+        """Where it is."""
+        return STATES[self.number]
+
+
+def amend(
+    scene: Scene,
+    which: Sequence[int] | Filter,
+    act: Act,
+    *,
+    queue: str | None = None,
+    states: frozenset[State] | None = None,
+    force: bool = False,
+) -> Step[Changed]:
+    """An operator's act on each of these jobs, in order of priority, then id; unknown ids last."""
+    wanted, ended_ones, params = _wanted(which, queue)
+    rooms: dict[int, int] = {}
+    if isinstance(act, Redrive):
+        # Queues before jobs: who takes room has its queue first.
+        found = yield Execute(_queues_of(ended_ones), params)
+        rooms = yield from lock_rooms(number for (number,) in found)
+    # Those that end meanwhile are waited for, and then found among the others.
+    rows = yield Execute(f"SELECT {_COLUMNS} FROM jobs WHERE {wanted} ORDER BY id FOR UPDATE", params)
+    rows += yield Execute(f"SELECT {_COLUMNS} FROM ended WHERE {ended_ones} ORDER BY id FOR UPDATE", params)
+    jobs = {row.id: row for row in (_Row(*values) for values in rows)}
+    names: dict[int, str] = dict((yield Execute(_NAMES, (sorted({row.queue for row in jobs.values()}),))))
+    jobs = {job_id: row for job_id, row in jobs.items() if queue in (None, names.get(row.queue))}
+    taken = yield from _taken(act, jobs.values())
+    done: list[_Row] = []
+    refused: dict[Refusal, list[int]] = {}
+    for job_id in _in_order(which, jobs):
+        row = jobs.get(job_id)
+        refusal = Refusal.NOT_FOUND if row is None else _refusal(row, act, states, force=force)
+        if refusal is None and row is not None and isinstance(act, Redrive):
+            refusal = _take_place(row, rooms, taken)
+        if refusal is None and row is not None:
+            done.append(row)
+        else:
+            refused.setdefault(refusal or Refusal.NOT_FOUND, []).append(job_id)
+    yield from _write(Ledger(scene), act, done, names)
+    return Changed(tuple(row.id for row in done), {reason: tuple(ids) for reason, ids in refused.items()})
+
+
+def _wanted(which: Sequence[int] | Filter, queue: str | None) -> tuple[str, str, dict[str, Any]]:
+    if isinstance(which, Filter):
+        return condition(which, queue)
+    return _IDS, _IDS, {"ids": sorted({job_id for job_id in which if 0 < job_id <= INT_MAX})}
+
+
+def _queues_of(ended_ones: str) -> str:
+    return f"SELECT DISTINCT queue FROM ended WHERE {ended_ones}"
+
+
+def _taken(act: Act, rows: Iterable[_Row]) -> Step[set[tuple[int, bytes]]]:
+    """The unique keys, by queue, that open jobs have of those that a redrive would need."""
+    keys = {row.unique_key for row in rows if row.unique_key is not None and row.number > HELD}
+    if not isinstance(act, Redrive) or not keys:
+        return set()
+    found = yield Execute(_TAKEN, (sorted(keys),))
+    return {(queue, key) for queue, key in found}
+
+
+def _in_order(which: Sequence[int] | Filter, jobs: Mapping[int, _Row]) -> list[int]:
+    if isinstance(which, Filter):
+        return sorted(jobs, key=lambda job_id: (-jobs[job_id].priority, job_id))
+
+    def place(job_id: int) -> tuple[bool, int, int]:
+        row = jobs.get(job_id)
+        return row is None, 0 if row is None else -row.priority, job_id
+
+    return sorted(dict.fromkeys(which), key=place)
+
+
+def _refusal(row: _Row, act: Act, states: frozenset[State] | None, *, force: bool) -> Refusal | None:
+    if states is not None and row.state not in states:
+        return Refusal.STATE
+    event = _EVENT_OF[type(act)]
+    if rules.may(row.state, event, force=force):
+        return None
+    return Refusal.LEASED if rules.may(row.state, event, force=True) else Refusal.STATE
+
+
+def _take_place(row: _Row, rooms: dict[int, int], taken: set[tuple[int, bytes]]) -> Refusal | None:
+    """Take what a job that has ended needs to be open again; a held one has it all."""
+    if row.number == HELD:
+        return None
+    if rooms.get(row.queue, 1) <= 0:
+        return Refusal.FULL
+    if row.unique_key is not None:
+        if (row.queue, row.unique_key) in taken:
+            return Refusal.UNIQUE
+        taken.add((row.queue, row.unique_key))
+    if row.queue in rooms:
+        rooms[row.queue] -= 1
+    return None
+
+
+def _write(ledger: Ledger, act: Act, done: Sequence[_Row], names: Mapping[int, str]) -> Step[None]:
+    if not done:
+        return
+    match act:
+        case Redrive():
+            yield from _redrive(ledger, done, names)
+        case Cancel():
+            yield from _cancel(ledger, done, names)
+        case Reprioritise(priority):
+            params = {"ids": _ids(done), "priority": priority}
+            yield Execute(_PRIORITISE, params)
+        case Delete():
+            yield from _delete(ledger, done, names)
+        case Edit(payload, codec):
+            params = {"ids": _ids(done), "payload": payload, "codec": codec}
+            for table in ("jobs", "ended"):
+                yield Execute(
+                    f"UPDATE {table} SET payload = %(payload)s::bytea, codec = %(codec)s::text WHERE {_IDS}",
+                    params,
+                )
+
+
+def _ids(rows: Iterable[_Row]) -> list[int]:
+    return sorted(row.id for row in rows)
+
+
+def _redrive(ledger: Ledger, done: Sequence[_Row], names: Mapping[int, str]) -> Step[None]:
+    params = base(ledger.scene)
+    held = [row for row in done if row.number == HELD]
+    others = [row for row in done if row.number != HELD]
+    for row in held:
+        ledger.move(row.queue, names[row.queue], HELD, READY)
+    for row in others:
+        ledger.removed(row.queue, names[row.queue], row.number)
+        ledger.move(row.queue, names[row.queue], None, READY)
+        ledger.count(row.queue, names[row.queue], ["redriven"])
+    if held:
+        # It has only waited, and goes on as it was.
+        yield Execute(_RELEASE, {**params, "ids": _ids(held)})
+    yield from ledger.flush(*((_BRING_BACK, {"ids": _ids(others)}) if others else ()))
+
+
+def _cancel(ledger: Ledger, done: Sequence[_Row], names: Mapping[int, str]) -> Step[None]:
+    marked = [row for row in done if row.number == LEASED]
+    others = [row for row in done if row.number != LEASED]
+    if marked:
+        yield Execute(_MARK, {"ids": _ids(marked)})
+    for row in others:
+        ledger.move(row.queue, names[row.queue], row.number, CANCELLED)
+        ledger.count(row.queue, names[row.queue], ["cancelled"])
+    ledger.scene.ended_ids += [row.id for row in others]
+    if others:
+        yield from ledger.flush(_END, {"ids": _ids(others)})
+
+
+def _delete(ledger: Ledger, done: Sequence[_Row], names: Mapping[int, str]) -> Step[None]:
+    for table in ("jobs", "ended"):
+        yield Execute(f"DELETE FROM {table} WHERE {_IDS}", {"ids": _ids(done)})
+    for row in done:
+        ledger.removed(row.queue, names[row.queue], row.number)
+        ledger.count(row.queue, names[row.queue], ["deleted" if row.state in OPEN else "pruned"])
+    ledger.scene.ended_ids += _ids(done)
+    yield from ledger.flush()

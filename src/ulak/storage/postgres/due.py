@@ -1,0 +1,48 @@
+"""What time does to jobs that wait, as parts of steps: it ends them, or makes them ready."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from ulak.storage.postgres.asks import Execute, Step
+from ulak.storage.postgres.ledger import Ledger
+from ulak.storage.postgres.records import CLOCK, NOW_AT, base, moved
+from ulak.storage.stored import EXPIRED, READY, SCHEDULED, QueueRow
+
+EXPIRE_MAX = 1_000
+PROMOTE_MAX = 5_000
+"""How many due jobs one step makes ready; of more that are due at once, those due first."""
+
+_EXPIRE = (
+    f"WITH {CLOCK}, over AS MATERIALIZED (SELECT id FROM jobs WHERE queue = %(queue)s::bigint "
+    f"AND expires_at IS NOT NULL AND state <> 2 AND expires_at <= {NOW_AT} "
+    "ORDER BY expires_at LIMIT %(limit)s::bigint FOR UPDATE SKIP LOCKED), "
+    "gone AS (DELETE FROM jobs USING over WHERE jobs.id = over.id RETURNING jobs.*), "
+    f"kept AS ({moved('7', 'gone')}) SELECT id, state::int FROM gone"
+)
+_PROMOTE = (
+    f"WITH {CLOCK}, due AS MATERIALIZED (SELECT id FROM jobs WHERE queue = %(queue)s::bigint "
+    f"AND state = 1 AND run_at <= {NOW_AT} ORDER BY run_at, id LIMIT %(limit)s::bigint "
+    "FOR UPDATE SKIP LOCKED), "
+    "now_ready AS (UPDATE jobs SET state = 0 FROM due WHERE jobs.id = due.id RETURNING 1) "
+    "SELECT count(*)::bigint FROM now_ready"
+)
+
+
+def expire(ledger: Ledger, row: QueueRow, limit: int = EXPIRE_MAX) -> Step[int]:
+    """End waiting jobs past their `expires_at`, at most `limit`; how many."""
+    rows = yield Execute(_EXPIRE, {**base(ledger.scene), "queue": row.id, "limit": limit})
+    for was, number in Counter(state for _, state in rows).items():
+        ledger.move(row.id, row.name, was, EXPIRED, number)
+    if rows:
+        ledger.count(row.id, row.name, ["expired"], len(rows))
+        ledger.scene.ended_ids += [job_id for job_id, _ in rows]
+    return len(rows)
+
+
+def promote(ledger: Ledger, row: QueueRow) -> Step[int]:
+    """Make due jobs ready; how many."""
+    ((number,),) = yield Execute(_PROMOTE, {**base(ledger.scene), "queue": row.id, "limit": PROMOTE_MAX})
+    if number:
+        ledger.move(row.id, row.name, SCHEDULED, READY, number)
+    return int(number)

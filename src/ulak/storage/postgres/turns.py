@@ -1,0 +1,256 @@
+"""The statement that a busy worker sends: it finishes jobs and leases the next ones, in one round trip.
+
+It is for plain acknowledgements, and for queues where nothing but ready jobs is to be looked at. Where there
+is more to do it changes nothing and says so; then the same is done with care, by several statements.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from ulak.core.job import Cause, Done, Grant, Lease, Outcome, State, Verdict
+from ulak.core.store import Settled, Settlement, Tasks, Until
+from ulak.storage.postgres.asks import Execute, Scene, Step
+from ulak.storage.postgres.ledger import DRAINED_MAX
+from ulak.storage.postgres.records import CLOCK, NOW, NOW_AT, base, bytes_of, counted, moved
+from ulak.storage.stored import UnreadableError, backoff_of, text_from, work_of
+
+
+class Want(msgspec.Struct, frozen=True):
+    """What a claim asks for."""
+
+    queues: Sequence[str]
+    limit: int
+    worker: str
+    lease_s: float
+    tasks: Tasks | None = None
+
+    def grant(self, scene: Scene) -> Grant:
+        """What its leases share."""
+        return Grant(scene.uid, scene.epoch, self.worker, self.lease_s)
+
+
+# Conditions on a queue `q` under which a claim has more to do than to take ready jobs.
+HAS_DUE = f"EXISTS (SELECT FROM jobs WHERE queue = q.id AND state = 1 AND run_at <= {NOW_AT})"
+HAS_OVER = (
+    "EXISTS (SELECT FROM jobs WHERE queue = q.id AND expires_at IS NOT NULL AND state <> 2 "
+    f"AND expires_at <= {NOW_AT})"
+)
+_HAS_HELD = "EXISTS (SELECT FROM jobs WHERE queue = q.id AND state = 3)"
+_HAS_HELD_OF = (
+    "EXISTS (SELECT FROM jobs WHERE queue = q.id AND state = 3 AND NOT refused "
+    "AND coalesce(task, '') = ANY(%(tasks)s::text[]))"
+)
+
+WORK_COLUMNS = (
+    "id, priority, attempt, delivery, max_attempts, crashes, created_at, expires_at, codec, task, "
+    "unique_key, idempotency_key, headers, backoff, payload"
+)
+_TYPES = (
+    *("bigint",) * 6,
+    *("float8",) * 2,
+    *("text",) * 2,
+    *("bytea",) * 3,
+    *("text", "bytea"),
+)
+TAKE = (
+    "UPDATE jobs SET state = 2, attempt = attempt + 1, delivery = delivery + 1, "
+    "holder = %(holder)s::bigint, worker = %(worker)s::bytea, "
+    f"started_at = {NOW_AT}, lease_s = %(lease_s)s::float8, lease_end = {NOW} + %(lease_s)s::float8"
+)
+
+
+def has_held(*, of_tasks: bool) -> str:
+    """Whether a queue `q` holds jobs for whoever claims: of some tasks, or any."""
+    return _HAS_HELD_OF if of_tasks else _HAS_HELD
+
+
+def _text(*, acks: bool, claims: bool, of_tasks: bool) -> str:
+    parts, clear, moves = [CLOCK], [], []
+    if claims:
+        care = " OR ".join((HAS_DUE, HAS_OVER, has_held(of_tasks=of_tasks)))
+        parts.append(
+            "asked AS MATERIALIZED (SELECT q.id, q.name, q.backoff, named.place, "
+            f"{care} AS needs_care FROM unnest(%(queues)s::text[]) WITH ORDINALITY AS named (name, place) "
+            "JOIN queues q ON q.name = named.name WHERE NOT q.paused ORDER BY named.place)"
+        )
+        clear.append("NOT EXISTS (SELECT FROM asked WHERE needs_care)")
+    if acks:
+        parts.append(_ACKED)
+        clear.append(
+            "NOT EXISTS (SELECT FROM acked WHERE kept + number > keep_succeeded + keep_succeeded / 100)"
+        )
+    parts.append(f"gate AS MATERIALIZED (SELECT {' AND '.join(clear)} AS is_clear)")
+    if acks:
+        parts += [_DONE, f"kept AS ({moved('4', 'done')})"]
+        moves.append("SELECT queue, 1 AS gone, -1 AS taken FROM done")
+    if claims:
+        parts += [_PICKED, _TAKEN]
+        moves.append("SELECT queue, 0 AS gone, 1 AS taken FROM taken")
+    source = f"({' UNION ALL '.join(moves)}) AS moves"
+    sums = {"left": "sum(gone)", "leased": "sum(taken)", "succeeded": "sum(gone)"}
+    parts.append(f"told AS ({counted(source, **sums)})")
+    done = "ARRAY(SELECT id FROM done)" if acks else "NULL::bigint[]"
+    drained = f"ARRAY(SELECT name FROM acked WHERE {_NEARLY_DRAINED})" if acks else "NULL::text[]"
+    nothing = ", ".join(f"NULL::{kind}" for kind in ("float8", "float8", "text", "text", *_TYPES))
+    text = f"WITH {', '.join(parts)} SELECT NULL::bigint, is_clear, {done}, {drained}, {nothing} FROM gate"
+    if claims:
+        work = ", ".join(f"taken.{name}" for name in WORK_COLUMNS.split(", "))
+        text += (
+            " UNION ALL SELECT asked.place, NULL, NULL, NULL, taken.lease_end, taken.started_at, asked.name, "
+            f"asked.backoff, {work} FROM taken JOIN asked ON asked.id = taken.queue"
+        )
+    return text
+
+
+_ACKED = (
+    "acked AS MATERIALIZED (SELECT q.name, q.paused, q.keep_succeeded, given.number, now_open, leased, held, "
+    "CASE WHEN %(shard)s::bigint IS NULL THEN 0 ELSE succeeded END AS kept "
+    "FROM unnest(%(acked_queues)s::text[], %(acked_numbers)s::bigint[]) AS given (name, number) "
+    "JOIN queues q ON q.name = given.name CROSS JOIN LATERAL (SELECT "
+    "coalesce(sum(succeeded), 0) AS succeeded, "
+    'coalesce(sum(entered - "left"), 0) AS now_open, coalesce(sum(leased), 0) AS leased, '
+    "coalesce(sum(held), 0) AS held FROM tallies WHERE tallies.queue = q.id) AS summed)"
+)
+_NEARLY_DRAINED = (
+    f"leased - number <= {DRAINED_MAX} AND (paused OR now_open - held - number <= {DRAINED_MAX})"
+)
+_DONE = (
+    "done AS (DELETE FROM jobs USING gate, unnest(%(acked)s::bigint[], %(deliveries)s::bigint[]) "
+    "AS given (id, delivery) WHERE gate.is_clear AND jobs.id = given.id AND jobs.delivery = given.delivery "
+    "AND jobs.state = 2 RETURNING jobs.*)"
+)
+# A lateral join goes through the queues in their order, and only as far as the limit asks for.
+_PICKED = (
+    "picked AS MATERIALIZED (SELECT found.id FROM gate, asked CROSS JOIN LATERAL (SELECT id FROM jobs "
+    "WHERE queue = asked.id AND state = 0 ORDER BY priority DESC, id LIMIT %(limit)s::bigint "
+    "FOR UPDATE SKIP LOCKED) AS found WHERE gate.is_clear LIMIT %(limit)s::bigint)"
+)
+TAKEN = ", ".join(f"jobs.{name}" for name in f"{WORK_COLUMNS}, queue, lease_end, started_at".split(", "))
+_TAKEN = f"taken AS ({TAKE} FROM picked WHERE jobs.id = picked.id RETURNING {TAKEN})"
+_TEXTS = {
+    (acks, claims, of_tasks): _text(acks=acks, claims=claims, of_tasks=of_tasks)
+    for acks, claims in ((True, False), (False, True), (True, True))
+    for of_tasks in (False, True)
+}
+
+
+def are_plain(settlements: Sequence[Settlement]) -> bool:
+    """Whether these are acknowledgements and no more, of as many jobs."""
+    return all(is_plain(verdict) for _, verdict in settlements) and (
+        len({lease.work.id for lease, _ in settlements}) == len(settlements)
+    )
+
+
+def is_plain(verdict: Verdict) -> bool:
+    """Whether it is an acknowledgement and no more."""
+    return isinstance(verdict, Done) and verdict.result is None and verdict.cause is Cause.ACK
+
+
+def wanted(scene: Scene, want: Want) -> dict[str, Any]:
+    """The parameters of a claim."""
+    assert scene.holder is not None
+    return {
+        "queues": list(dict.fromkeys(want.queues)),
+        "limit": want.limit,
+        "tasks": [task or "" for task in want.tasks or ()],
+        "holder": scene.holder,
+        "worker": bytes_of(want.worker),
+        "lease_s": float(want.lease_s),
+    }
+
+
+def turn_quickly(
+    scene: Scene, settlements: Sequence[Settlement], want: Want | None
+) -> Step[tuple[list[Settled], list[Lease]] | None]:
+    """Finish jobs with these plain acknowledgements and lease others.
+
+    None, and nothing has changed, if more has to be looked at.
+    """
+    params = base(scene)
+    if settlements:
+        # By id, so that two who finish the same jobs do not wait for each other.
+        acked = sorted((lease.work.id, lease.delivery) for lease, _ in settlements)
+        numbers = Counter(lease.work.spec.queue for lease, _ in settlements)
+        params |= {
+            "acked": [job_id for job_id, _ in acked],
+            "deliveries": [delivery for _, delivery in acked],
+            "acked_queues": list(numbers),
+            "acked_numbers": list(numbers.values()),
+        }
+    if want is not None:
+        params |= wanted(scene, want)
+    text = _TEXTS[bool(settlements), want is not None, want is not None and want.tasks is not None]
+    rows = yield Execute(text, params, alone=True)
+    told = next(row for row in rows if row[0] is None)
+    if not told[1]:
+        return None
+    settled: list[Settled] = []
+    if settlements:
+        settled = _finished(scene, settlements, told[2])
+        for name in told[3]:
+            scene.rings[Until.DRAINED, name] += 1
+    leases = [] if want is None else leases_of(want.grant(scene), [row for row in rows if row[0] is not None])
+    return settled, leases
+
+
+def _finished(scene: Scene, settlements: Sequence[Settlement], done: Sequence[int]) -> list[Settled]:
+    left = set(done)
+    answers: list[Settled] = []
+    for lease, _ in settlements:
+        if lease.work.id in left:
+            scene.rings[Until.ROOM, lease.work.spec.queue] += 1
+            answers.append(State.SUCCEEDED)
+        else:
+            answers.append(Outcome.STALE)
+    scene.ended_ids += done
+    return answers
+
+
+def leases_of(grant: Grant, rows: Sequence[tuple[Any, ...]]) -> list[Lease]:
+    """Leases of rows as the statements of claims answer them, in order.
+
+    One that cannot be read is left out: its lease ends like any that nobody renews, and it dies in time.
+    """
+    leases: list[Lease] = []
+    for row in sorted(rows, key=_order):
+        _, _, _, _, lease_end, started_at, name, queue_backoff, *values = row
+        job_id, priority, attempt, delivery, most, crashes, created_at, expires_at, codec, task, *rest = (
+            values
+        )
+        if rest[0] is not None or rest[1] is not None or rest[2] is not None:
+            rest[:3] = [None if value is None else text_from(value) for value in rest[:3]]
+        before = (
+            job_id,
+            priority,
+            attempt - 1,
+            delivery - 1,
+            most,
+            crashes,
+            created_at,
+            expires_at,
+            codec,
+            task,
+        )
+        try:
+            work = work_of((*before, *rest), name)
+        except UnreadableError:
+            continue
+        policy = work.spec.backoff or _backoff_of(queue_backoff)
+        leases.append(Lease(grant, work, delivery, attempt, lease_end, started_at, crashes, policy))
+    return leases
+
+
+def _order(row: tuple[Any, ...]) -> tuple[int, int, int]:
+    return row[0], -row[9], row[8]
+
+
+def _backoff_of(text: str | None) -> Any:  # noqa: ANN401 - as stored
+    try:
+        return backoff_of(text)
+    except UnreadableError:
+        return None
