@@ -15,6 +15,7 @@ from tests.cli.command import Run, read
 from tests.cli.everywhere import url  # noqa: F401 - a fixture
 from ulak import Backoff, Queue
 from ulak.cli.inspect_show import MADE_FROM
+from ulak.codec import HEADERS_BYTES_MAX
 
 NOT_YET = "nothing was done yet: give --yes to do it\n"
 
@@ -106,6 +107,32 @@ def test_a_job_that_dies_again_can_be_imported_again(run: Run, mail: Queue, line
     mail.nack(lease)
     lines.write_text(run("dead", "export").out)
     assert len(read(run, "dead", "import", lines, "--yes")["enqueued"]) == 1
+
+
+def test_a_second_import_adds_nothing_even_where_the_job_is_no_longer_stored(
+    run: Run, mail: Queue, lines: Path
+) -> None:
+    die(mail, "a")
+    lines.write_text(run("dead", "export").out)
+    (new,) = read(run, "dead", "import", lines, "--yes")["enqueued"]
+    assert mail.delete(new)
+    assert read(run, "dead", "import", lines, "--yes")["before"] == [new]
+    assert mail.counts().open == 0
+
+
+def test_headers_that_fill_their_limit_leave_room_for_the_one_that_links(
+    run: Run, mail: Queue, lines: Path
+) -> None:
+    die(mail, "a", headers={"x": "y" * (HEADERS_BYTES_MAX - 1)})
+    for _ in range(3):
+        lines.write_text(run("dead", "export").out)
+        assert run("dead", "import", lines, "--yes").status == 0
+        (new,) = mail.jobs("ready")
+        lease = mail.deliver()
+        assert lease is not None
+        mail.nack(lease)
+        mail.delete([job.id for job in mail.jobs("dead") if job.id != new.id])
+    assert new.headers[MADE_FROM] == str(new.id - 1)
 
 
 def test_a_mended_payload_is_what_runs(run: Run, mail: Queue, lines: Path) -> None:
@@ -230,13 +257,14 @@ def test_a_file_is_only_for_its_owner_and_never_written_over(run: Run, mail: Que
 
 
 def test_a_dead_job_is_enqueued_with_another_payload_once(run: Run, mail: Queue) -> None:
-    dead = die(mail, {"to": "grace"}, headers={"tenant": "acme"})
+    dead = die(mail, {"to": "grace"}, headers={"tenant": "acme"}, backoff=Backoff(base=1, cap=2))
     words = ("dead", "edit", dead, "--payload", '{"to": "grace@example.org"}')
     assert run(*words) == (1, "1 job would be enqueued\n", NOT_YET)
     stays = f"job {dead} stays as it is: ulak dead drop {dead} removes it\n"
     assert run(*words, "--yes") == (0, "1 job enqueued: 2\n", stays)
     (new,) = mail.jobs("ready")
     assert (new.payload, new.priority) == ({"to": "grace@example.org"}, 100)
+    assert (new.backoff, new.max_attempts) == (Backoff(base=1, cap=2), 1)
     assert new.headers == {"tenant": "acme", MADE_FROM: str(dead)}
     assert mail.counts().dead == 1
     again = "0 jobs enqueued\n  1 job left out, enqueued before: 2\n"

@@ -18,6 +18,7 @@ from tests.support.modules import forgotten
 from ulak import App, JobInfo, Queue
 from ulak.cli.enqueue_values import value_of, values_of
 from ulak.errors import ArgumentError
+from ulak.local import joined_store
 from ulak.task import runnable_of
 
 APP = """
@@ -176,6 +177,12 @@ def test_an_app_in_the_memory_of_nobody_is_refused(run: Run, shop: str) -> None:
         done = run("enqueue", shop, "send", "ada", "--url", url)
         assert done.status == 2
         assert "only its own process sees" in done.err
+
+
+def test_a_store_in_memory_is_let_go_of(run: Run, mail: Queue, shop: str) -> None:
+    assert run("enqueue", shop, "send", "ada").status == 0
+    mail.close()
+    assert joined_store(mail.url) is None
 
 
 @pytest.mark.parametrize(

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import base64
 import binascii
-import json
-from collections.abc import Iterable, Iterator
-from typing import NamedTuple
+from collections.abc import Iterator
+from typing import IO, NamedTuple
 
 import msgspec
 
@@ -60,13 +59,8 @@ def letter_of(job: Job, store_uid: str, *, payload: bytes | None = None) -> Lett
 
     Raises ArgumentError, PayloadError.
     """
-    line = msgspec.convert(
-        {
-            **{name: getattr(job, name) for name in _SAME},
-            "store": store_uid,
-            "headers": dict(job.headers or {}),
-        },
-        type=Line,
+    line = Line(
+        store=store_uid, headers=dict(job.headers or {}), **{name: getattr(job, name) for name in _SAME}
     )
     if payload is None:
         line.payload_base64 = base64.b64encode(job.payload).decode("ascii")
@@ -81,9 +75,9 @@ _SAME = (
 )
 
 
-def letters_of(lines: Iterable[bytes], name: str) -> Iterator[Letter]:
+def letters_of(file: IO[bytes], name: str) -> Iterator[Letter]:
     """The jobs of a file. Raises ConfigError, with its number, for a line that cannot be one."""
-    for number, text in enumerate(lines, 1):
+    for number, text in enumerate(iter(lambda: file.readline(LINE_BYTES_MAX + 1), b""), 1):
         if not text.strip():
             continue
         found = _read(text)
@@ -134,10 +128,4 @@ def _payload(line: Line) -> tuple[bytes, str]:
         return body, line.codec
     if not bytes(line.payload):
         raise ValueError("it has neither payload nor payload_base64")
-    value = codec.decode(bytes(line.payload), "json")
-    body, tag = codec.encode(value)
-    if line.codec == "json" and tag != "json":
-        # A text that was stored as JSON; bytes cannot come from JSON.
-        body, tag = json.dumps(value, ensure_ascii=False).encode(), "json"
-        codec.encode(body)
-    return body, tag
+    return codec.encode(codec.decode(bytes(line.payload), "json"))

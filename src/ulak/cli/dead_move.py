@@ -20,7 +20,7 @@ from ulak.cli.inspect_change import few, too_little_room
 from ulak.cli.inspect_choice import choice_of, chosen
 from ulak.cli.inspect_open import NOT_FOUND, Missing, finding, opened, settings_of
 from ulak.cli.inspect_table import json_text, many, print_json
-from ulak.cli.output import say
+from ulak.cli.output import say, visible
 from ulak.cli.payloads import read_json
 from ulak.core.job import Duplicate, Full, Job, State
 from ulak.core.store import Store
@@ -98,7 +98,7 @@ def _tell_exported(args: argparse.Namespace, number: int, unseen: Sequence[str])
         print_json({"exported": number, "file": args.output}, to=sys.stdout)
     if number:
         still = f"still stored: ulak dead drop removes {'it' if number == 1 else 'them'}"
-        say(f"{many(number, 'job')} exported{where}, and {still}", to=sys.stderr)
+        say(visible(f"{many(number, 'job')} exported{where}, and {still}"), to=sys.stderr)
     elif not unseen:
         say("there is no such job", to=sys.stderr)
     for target in unseen:

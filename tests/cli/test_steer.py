@@ -1,10 +1,11 @@
-"""The commands that change jobs, on a real file, as a user runs them."""
+"""The commands that change jobs, on every store, as a user runs them."""
 
 from __future__ import annotations
 
 import pytest
 
 from tests.cli.command import Run, read
+from tests.cli.everywhere import url  # noqa: F401 - a fixture
 from ulak import Queue
 from ulak.cli import dead_change
 
