@@ -35,6 +35,7 @@ from ulak.queue import Queue
 from ulak.schedules import CatchUpName, Scheduler, Schedules, cron, every
 from ulak.task import CoroutineTask, FunctionTask, Task, TaskSettings, runnable_of
 from ulak.worker.pool import AsyncPool, Pool
+from ulak.worker.record import Recorder
 from ulak.worker.refused import Refused
 from ulak.worker.tasks import Around, Runnable, TaskHandler, around_of
 
@@ -372,6 +373,8 @@ class App:
             has_looked=lambda: refused.has_looked,
             events=self._events,
             jobs_max=checks.check_max_jobs(max_jobs),
+            # What is in memory is gone with its process, and so is whoever would look back.
+            recorder=Recorder(served) if opened.edge.store.capabilities.durable else None,
         )
 
     def lifespan(

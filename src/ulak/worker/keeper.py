@@ -37,7 +37,8 @@ Duty: TypeAlias = Callable[[], Flow[float | None]]
 class Keeper:
     """Does the duties from one thread of its own, so that no handler can starve them.
 
-    more: duties beside its own. about: what the pool says of itself, beside its queues and its size.
+    more: duties beside its own. about: what the pool says of itself, beside its queues and its size. last:
+    what is still to be done once the crew has stopped.
     """
 
     def __init__(
@@ -46,8 +47,10 @@ class Keeper:
         replace_lost: Callable[[], Flow[None]],
         more: Sequence[Duty] = (),
         about: Mapping[str, str] = NOTHING,
+        last: Callable[[], Flow[None]] | None = None,
     ) -> None:
         self._crew = crew
+        self._last = last
         self._about = about
         self._due_at = dict.fromkeys(more, 0.0)
         self._duties: tuple[Callable[[], Flow[None]], ...] = (
@@ -97,6 +100,8 @@ class Keeper:
                 line.leave(signal)
         # From here and not from who ends the pool, so that no beat of a round that still ran comes after it.
         yield from self._guard(self._depart)
+        if self._last is not None:
+            yield from self._guard(self._last)
 
     def _depart(self) -> Flow[None]:
         yield from ask(Store.depart, self._crew.worker)

@@ -23,6 +23,7 @@ from ulak.worker.execute import Runs
 from ulak.worker.hands import AnyHands, LoopHands, ThreadHands, replace_lost
 from ulak.worker.keeper import Duty, Keeper
 from ulak.worker.overseer import Overseer
+from ulak.worker.record import Recorder
 from ulak.worker.report import PoolMetrics, Report, about_process
 from ulak.worker.runtime import Crew
 
@@ -54,13 +55,15 @@ class BasePool:
         has_looked: Callable[[], bool] = lambda: True,
         events: Events | None = None,
         jobs_max: int | None = None,
+        recorder: Recorder | None = None,
     ) -> None:
         _check(count, lease_s)
         self._opened = opened
         self._edge = edge = opened.edge
         self._handler = handler
         self._backoff = backoff
-        self._duties = duties
+        self._duties = duties if recorder is None else [*duties, recorder.duty]
+        self._last = None if recorder is None else recorder.record
         self._grace_s = seconds(grace, name="grace")
         self._crew = self._crew_type(
             edge.store,
@@ -74,6 +77,7 @@ class BasePool:
             jobs_max=jobs_max,
             has_looked=has_looked,
             halt=handler.stop,
+            recorder=recorder,
         )
         self._hands: AnyHands | None = None
         self._first_end = threading.Lock()
@@ -166,7 +170,7 @@ class BasePool:
         self._overseer = Overseer(self._crew, pulses)
         duties = [*self._duties, self._overseer.duty]
         about = about_process(self._edge.clock)
-        keeper = Keeper(self._crew, lambda: replace_lost(self._crew, hands), duties, about)
+        keeper = Keeper(self._crew, lambda: replace_lost(self._crew, hands), duties, about, self._last)
         name = f"ulak-{self._crew.label}-keeper"
         self._keeper = threading.Thread(target=self._keep, args=(keeper,), name=name, daemon=True)
         self._keeper.start()

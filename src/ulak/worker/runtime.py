@@ -19,8 +19,9 @@ from ulak.metrics import RunTimes
 from ulak.seldom import Seldom, again, in_a_line
 from ulak.storage.line import WaitLine
 from ulak.ways import quick_hands
-from ulak.worker.execute import NO_TASK, Ending, Failed, ack_joined
+from ulak.worker.execute import DONE, NO_TASK, Ending, Failed, ack_joined
 from ulak.worker.late import fail_late
+from ulak.worker.record import Recorder
 from ulak.worker.report import Report, Tally
 from ulak.worker.seat import Hands, Left, Seat
 from ulak.worker.turns import Turns
@@ -64,8 +65,10 @@ class Crew:
         jobs_max: int | None = None,
         has_looked: Callable[[], bool] = lambda: True,
         halt: Callable[[], None] | None = None,
+        recorder: Recorder | None = None,
     ) -> None:
         self.store = store
+        self._recorder = recorder
         self.local_queues = tuple(local_queues)
         self.queues = tuple(local.name for local in local_queues)
         self.label = ",".join(self.queues)
@@ -267,6 +270,8 @@ class Crew:
             (job,) = yield from ask(Store.get, [lease.id])
             if job is None or (job.state, job.delivery) == (State.SUCCEEDED, lease.delivery):
                 seat.running = None
+                if self._recorder is not None:
+                    self._recorder.note([(lease, DONE)], [State.SUCCEEDED], seat.run_s)
                 return None
             ending = ending if isinstance(ending, Failed) else _ROLLED_BACK
         if isinstance(ending, Failed) and ending.cause is Cause.LOST:
@@ -329,6 +334,8 @@ class Crew:
         return taken
 
     def _note(self, settlements: Sequence[Settlement], settled: Sequence[Settled], run_s: float) -> None:
+        if self._recorder is not None:
+            self._recorder.note(settlements, settled, run_s)
         for (lease, verdict), answer in zip(settlements, settled, strict=True):
             if answer is Outcome.STALE:
                 self._local_of[lease.queue].count_stale(1)
