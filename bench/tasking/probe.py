@@ -13,7 +13,8 @@ import time
 from pathlib import Path
 
 FOLDER, JOBS, HISTORIES = "ULAK_BENCH_FOLDER", "ULAK_BENCH_JOBS", "ULAK_BENCH_HISTORIES"
-DRAINED, BEGUN = "drained.json", "begun.fifo"
+DRAINED, BEGUN, SLOW = "drained.json", "begun.fifo", "slow.jsonl"
+SLOW_S = 1.0
 MOMENT = struct.Struct("d")
 
 
@@ -26,6 +27,20 @@ def peak_mb():
     lines = Path("/proc/self/status").read_text().splitlines()
     (kilobytes,) = (line.split()[1] for line in lines if line.startswith("VmHWM:"))
     return int(kilobytes) * 1024 / 1e6
+
+
+def slow(argument):
+    """A task that takes a while, and notes down when it begins and when it has ended."""
+    note("begun", argument)
+    time.sleep(SLOW_S)
+    note("ended", argument)
+
+
+def note(what, argument):
+    """Append a line to what all workers of a folder have noted down; each is written at once."""
+    line = json.dumps({"what": what, "job": argument, "at": time.monotonic(), "pid": os.getpid()})
+    with (folder() / SLOW).open("a") as file:
+        file.write(line + "\n")
 
 
 class Count:

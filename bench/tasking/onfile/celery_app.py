@@ -47,6 +47,11 @@ def ping(argument):
     ring()
 
 
+@app.task(name="slow")
+def slow(argument):
+    probe.slow(argument)
+
+
 class Side:
     """As the process sees it that enqueues."""
 
@@ -60,6 +65,9 @@ class Side:
 
     def ping(self, argument):
         ping.delay(argument)
+
+    def slow(self, argument):
+        slow.delay(argument)
 
     def command(self, concurrency):
         quiet = ["--without-gossip", "--without-mingle", "--without-heartbeat", "--loglevel", "ERROR"]

@@ -29,6 +29,11 @@ def ping(argument):
     ring()
 
 
+@dramatiq.actor
+def slow(argument):
+    probe.slow(argument)
+
+
 class Side:
     """As the process sees it that enqueues."""
 
@@ -38,6 +43,9 @@ class Side:
 
     def ping(self, argument):
         ping.send(argument)
+
+    def slow(self, argument):
+        slow.send(argument)
 
     def command(self, concurrency):
         # No more than run at the same time; its default is twice as many.

@@ -30,6 +30,11 @@ def ping(argument):
     ring()
 
 
+@huey.task()
+def slow(argument):
+    probe.slow(argument)
+
+
 class Side:
     """As the process sees it that enqueues."""
 
@@ -42,6 +47,9 @@ class Side:
 
     def ping(self, argument):
         ping(argument)
+
+    def slow(self, argument):
+        slow(argument)
 
     def command(self, concurrency):
         """The interval is the same however long nothing came: no backoff, no schedule to look after."""

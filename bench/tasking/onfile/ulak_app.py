@@ -31,6 +31,11 @@ def plain_ping(argument: str) -> None:
     ring()
 
 
+@plain.task(name="slow")
+def plain_slow(argument: str) -> None:
+    probe.slow(argument)
+
+
 @looped.task(name="no_op")
 async def looped_no_op(argument: str) -> None:
     count()
@@ -58,6 +63,9 @@ class Side:
 
     def ping(self, argument):
         self.ping_task.enqueue(argument)
+
+    def slow(self, argument):
+        self.app.find("slow").enqueue(argument)
 
     def command(self, concurrency):
         return ["ulak", "work", f"{__name__}:{self.name}", "--concurrency", str(concurrency)]

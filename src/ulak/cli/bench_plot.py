@@ -36,7 +36,7 @@ def _percentiles(result: Result) -> Panel:
     decades = max((len(line.points) for line in lines), default=0) // 10 + 1
     ticks = [(10.0**number, text) for number, text in enumerate(_PERCENTILES[: decades + 1])]
     since = "it was due" if result.plan.rate else "its enqueue call"
-    x = Axis("percentile", is_log=True, ticks=ticks)
+    x = Axis("percentile", is_log=True, ticks=ticks, includes=(1.0,))
     return Panel(f"Latency from when {since} until a job is settled", x, _latency_axis(), lines)
 
 

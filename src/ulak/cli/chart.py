@@ -31,13 +31,15 @@ class Line:
 class Axis:
     """label: what is along it. ticks: (value, text); None for some that suit. show: a value as text.
 
-    On a logarithmic axis a value of 0 or less is not drawn.
+    includes: values that it reaches, whatever there is. On a logarithmic axis a value of 0 or less is not
+    drawn.
     """
 
     label: str
     is_log: bool = False
     show: Callable[[float], str] = lambda value: f"{value:g}"
     ticks: Sequence[tuple[float, str]] | None = None
+    includes: Sequence[float] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,9 +126,7 @@ def _is_drawn(panel: Panel, point: Point) -> bool:
 
 
 def _scale(axis: Axis, values: Sequence[float], from_px: float, to_px: float) -> _Scale:
-    low, high = min(values), max(values)
-    if axis.ticks:
-        low, high = min(low, axis.ticks[0][0]), max(high, *(value for value, _ in axis.ticks[:1]))
+    low, high = min([*values, *axis.includes]), max([*values, *axis.includes])
     if axis.is_log:
         low, high = (low / 1.2, high * 1.2) if axis.ticks is None else (low, high)
         high = max(high, low * 2)
