@@ -80,7 +80,7 @@ def test_the_tables_of_fields_have_each_and_no_other(begin: str, end: str | None
 COMMANDS = [
     *("work", "schedules", "enqueue", "counts", "ls", "show", "retry", "cancel", "rm", "reprioritise"),
     *("dead ls", "dead show", "dead retry", "dead drop", "dead edit", "dead export", "dead import"),
-    *("pause", "resume", "queue set", "workers", "prune", "doctor", "health", "demo", "bench"),
+    *("pause", "resume", "queue set", "workers", "prune", "doctor", "health", "config", "demo", "bench"),
 ]
 SHARED = {"-h", "--help", "-u", "--url", "--json", "-v", "--verbose"}
 

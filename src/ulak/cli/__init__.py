@@ -34,7 +34,11 @@ MODULES = {
     "prune": "prune",
     "doctor": "doctor",
     "health": "health",
+    "config": "settings",
 }
+
+CONFIGURED = ("work", "doctor")
+"""Commands that take options from the environment and from pyproject.toml; `config` lists which."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -70,7 +74,12 @@ def main(argv: Sequence[str] | None = None) -> int:
 def read(argv: Sequence[str]) -> argparse.Namespace | None:
     """The arguments of a command line; None after --help and --version. Raises ConfigError."""
     command = next((word for word in argv if not word.startswith("-")), None)
-    return parser_of(command).read(argv)
+    parser = parser_of(command)
+    if command in CONFIGURED and not {"-h", "--help"} & set(argv):
+        from ulak.cli.settings import fill
+
+        fill(parser.below(command), command)
+    return parser.read(argv)
 
 
 def parser_of(command: str | None = None) -> Parser:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import difflib
-import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
@@ -14,6 +13,7 @@ from urllib.parse import urlencode
 import msgspec
 
 from ulak.cli.output import say, visible
+from ulak.cli.settings import here
 from ulak.clock import SYSTEM
 from ulak.core.store import Settings, Store
 from ulak.errors import ConfigError
@@ -69,14 +69,18 @@ def target_of(args: argparse.Namespace) -> Target:
     A store in memory is refused, unless a program that calls `main` itself has it open: there is no way into
     another process's.
     """
-    given = os.environ.get("ULAK_URL") or None
-    if args.url is None and given is None:
-        raise ConfigError("no store is named: give --url sqlite:///jobs.db, or set ULAK_URL")
-    target = Target(given or "", "ULAK_URL") if args.url is None else Target(args.url, "--url")
+    target = Target(args.url, "--url") if args.url is not None else _target_set()
     check_url(target.url)
     if target.is_in_memory:
         _joined(target).close_handle()
     return target
+
+
+def _target_set() -> Target:
+    given = here().get("url")
+    if given is None:
+        raise ConfigError("no store is named: give --url sqlite:///jobs.db, or set ULAK_URL")
+    return Target(*given)
 
 
 @contextmanager

@@ -52,6 +52,20 @@ class Parser(argparse.ArgumentParser):
         args.argv = list(arguments)
         return args
 
+    def below(self, command: str) -> Parser:
+        """The parser of one of its commands."""
+        (commands,) = (one.choices for one in self._actions if isinstance(one.choices, dict))
+        parser: Parser = commands[command]
+        return parser
+
+    def option(self, name: str) -> argparse.Action:
+        """One of its options, by its name with the hyphens."""
+        return self._option_string_actions[name]
+
+    def adopt(self, option: argparse.Action) -> None:
+        """Have this option of another parser too."""
+        self._add_action(option)
+
     def refuse(self, argument: str) -> NoReturn:
         """Raise ConfigError for an argument that this command does not have."""
         name = argument.partition("=")[0]
