@@ -135,10 +135,12 @@ class StorageUnavailable(UlakError):
 class StorageGone(StorageUnavailable):
     """The store was taken away from under this process, which will not have it back: start it again.
 
-    Its file was removed, or another put in its place. Pools on it end by themselves.
+    Its file was removed, or another put in its place; or, where `is_lost_here_only`, other code of this
+    process has closed what ulak had open. Pools on it end by themselves.
     """
 
     code = "U205"
+    is_lost_here_only = False
 
 
 class StorageBusy(UlakError):

@@ -345,7 +345,7 @@ from ulak.storage.sqlite.presence import Presence
 for _ in range(300):
     presence = Presence(Path(sys.argv[1]))
     presence.take()
-    assert presence._is_file_of(presence._fd)
+    assert presence._is_named()
     presence.drop()
 """
     command = [sys.executable, "-c", code, str(directory)]

@@ -59,7 +59,8 @@ def main(*argv: str) -> int:
         except Exception as error:  # noqa: BLE001 - whatever it is, its parent is told
             text = explained(error, verbose=args.verbose > 0)
             if not (args.reload and front.is_fresh):
-                tie.report(Word.GONE if isinstance(error, StorageGone) else Word.FAILED, text)
+                is_gone = isinstance(error, StorageGone) and not error.is_lost_here_only
+                tie.report(Word.GONE if is_gone else Word.FAILED, text)
                 return status_of(error)
         tell(f"{text}\nulak starts again once a Python file below this directory changes")
         return _await_change(stops, tie, since=began_on)

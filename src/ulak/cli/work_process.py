@@ -24,7 +24,7 @@ from ulak.cli import logs, work_limits
 from ulak.cli.options import spelled_size
 from ulak.cli.output import visible
 from ulak.cli.stops import Deadline, Hurry, Stopped, Stops, end_in, next_note
-from ulak.cli.work_limits import Look, Sources
+from ulak.cli.work_limits import LOOK_S, Look, Sources
 from ulak.clock import SYSTEM
 from ulak.durations import SECONDS_MAX
 from ulak.errors import ConfigError, UlakError
@@ -273,8 +273,10 @@ class Worker:
         return leave.why
 
     def _await_end(self, pool: Pool) -> None:
-        pool.join()
+        while not pool.join(LOOK_S) and pool.store_gone is None:
+            pass
         if pool.store_gone is not None:
+            pool.join(self._args.grace)
             self._inbox.put(pool.store_gone)
         elif pool.is_spent:
             self._inbox.put(self._last())

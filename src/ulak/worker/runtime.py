@@ -220,6 +220,10 @@ class Crew:
         self._away_since = now if self._away_since is None else self._away_since
         if isinstance(error, StorageGone):
             self.store_gone, self.taking = error, False
+            for seat in self.seats:
+                # What it does cannot be stored any more.
+                if (running := seat.running) is not None:
+                    running[1].ask_to_stop()
             _log.error("the workers of queue %s end: %s", self.label, str(error).partition("\n")[0])
             self.wake_all()
         elif (kept_back := self.seldom.may_say(type(error).__name__, now)) is not None:

@@ -29,10 +29,13 @@ from ulak.errors import (
     StorageUnavailable,
     UlakError,
 )
+from ulak.storage.sqlite.descriptors import are_open, identity, torn
 from ulak.storage.stored import text_from
 
 BUSY_S = 10.0
 """How long a call waits for others who hold the file, before StorageBusy."""
+
+NO_FILE = (0, 0)
 
 _PAUSE_MIN_S, _PAUSE_MAX_S = 0.0002, 0.003
 
@@ -70,6 +73,8 @@ _SETTINGS = (
 
 R = TypeVar("R")
 
+_left_open: list[Link] = []
+
 _BUSY = {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}
 _HEAD = b"SQLite format 3\0"
 _UNREADABLE = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}
@@ -99,7 +104,7 @@ class Link:
         self.commits = 0
         self._shared_commits = 0
         self._is_pinned = False
-        self._is_suspect = False
+        self._is_suspect = self._is_torn = False
         self._files: dict[str, tuple[int, int]] = {}
         self._files_at = 0.0
         try:
@@ -168,6 +173,10 @@ class Link:
         In a forked child, after a `stop` in its parent, too: no transaction is open, so it writes nothing.
         """
         self._is_closed = True
+        if self._is_torn:
+            # The numbers that it would close may be those of other files by now.
+            _left_open.append(self)
+            return
         for db in (self.reader, self._checkpointer, self.writer):
             if db is not None:
                 with contextlib.suppress(sqlite3.Error):
@@ -211,7 +220,23 @@ class Link:
         # Not before: what is known to be lost must take nothing in.
         self._files_at = now + FILES_S
 
+    def _check_descriptors(self, error: UlakError) -> None:
+        """Raises StorageGone if that is the error's reason: other code has closed what the library has open.
+
+        It would go on with their numbers, whatever files these have become, and tries for long.
+        """
+        if isinstance(error, StorageGone) or self._is_closed:
+            return
+        files = dict.fromkeys(set(self._files.values()) - {NO_FILE}, 1)
+        if self.path in self._files:
+            files[self._files[self.path]] = 2 + (self._checkpointer is not None)
+        if not are_open(files):
+            self._is_torn = True
+            raise torn(self.path) from error
+
     def _check_open(self) -> None:
+        if self._is_torn:
+            raise torn(self.path)
         if self._is_closed:
             raise Closed("this store is closed; make another handle on it")
 
@@ -222,7 +247,11 @@ class Link:
         """
         with self._write_lock:
             self._check_open()
-            return self._transact(self.writer, step, soft=soft)
+            try:
+                return self._transact(self.writer, step, soft=soft)
+            except (StorageUnavailable, SchemaError) as error:
+                self._check_descriptors(error)
+                raise
 
     def _transact(self, db: sqlite3.Connection, step: Callable[[sqlite3.Connection], R], *, soft: bool) -> R:
         # Left open where a strike, Ctrl-C for one, fell into the end of the one before.
@@ -256,7 +285,12 @@ class Link:
         if not isinstance(error, sqlite3.Error):
             return error
         self._suspect(error)
-        return explained(error, self.path)
+        said = explained(error, self.path)
+        try:
+            self._check_descriptors(said)
+        except StorageGone as gone:
+            return gone
+        return said
 
     def doubt_log(self) -> None:
         """Write the log anew before anything else is written."""
@@ -337,7 +371,11 @@ class Link:
                 self._check_files()
                 return found
 
-        return with_patience(attempt, self.path)
+        try:
+            return with_patience(attempt, self.path)
+        except (StorageUnavailable, SchemaError) as error:
+            self._check_descriptors(error)
+            raise
 
     def note(self, rows: int, *, is_alone: bool) -> None:
         """Note how many rows a commit has written, and write the log back when it is time.
@@ -408,8 +446,7 @@ class Link:
             self._scale = min(SCALE_MAX, max(SCALE_MIN, self._scale * log / CHECKPOINT_PAGES))
             log, done = self._outwait_readers(other, log, done)
         except sqlite3.Error as error:
-            self._suspect(error)
-            raise explained(error, self.path) from error
+            raise self.explained(error) from error
         finally:
             self.roll_back()
         return log, done
@@ -419,8 +456,8 @@ def _identity(path: str) -> tuple[int, int]:
     try:
         found = Path(path).stat()
     except OSError:
-        return 0, 0
-    return found.st_dev, found.st_ino
+        return NO_FILE
+    return identity(found)
 
 
 def connect_to_look(path: str) -> sqlite3.Connection:

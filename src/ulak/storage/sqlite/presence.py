@@ -16,6 +16,7 @@ import threading
 from pathlib import Path
 
 from ulak.errors import StorageFull, StorageUnavailable
+from ulak.storage.sqlite.descriptors import identity, torn
 
 _SWEPT_MAX = 200
 _SUFFIX = ".lock"
@@ -39,6 +40,9 @@ class Presence:
         self._pid = os.getpid()
         self._token = secrets.token_hex(16)
         self._fd: int | None = None
+        # What the descriptor was opened on: other code may close it, and another file gets its number.
+        self._file = (0, 0)
+        self._is_torn = False
 
     @property
     def token(self) -> str:
@@ -49,11 +53,15 @@ class Presence:
     def take(self) -> None:
         """Be present from now on. Taken already: nothing, unless the file was removed; then it is made again.
 
-        Call it before the token is written where others read it.
+        Call it before the token is written where others read it. Raises StorageGone if code beside ulak has
+        closed it: the others have found this process gone, or will.
         """
         self.after_fork()
         with self._lock:
-            if self._fd is not None and self._is_file_of(self._fd):
+            if self._is_torn or (self._fd is not None and not self._is_ours(self._fd)):
+                self._fd, self._is_torn = None, True
+                raise torn(str(self._directory).removesuffix("-workers"))
+            if self._fd is not None and self._is_named():
                 return
             try:
                 fd = self._locked_file()
@@ -63,7 +71,7 @@ class Presence:
                 raise _unusable(self._directory, error) from error
             if self._fd is not None:
                 os.close(self._fd)
-            self._fd = fd
+            self._fd, self._file = fd, identity(os.fstat(fd))
             self._sweep()
 
     def drop(self) -> None:
@@ -74,7 +82,8 @@ class Presence:
                 return
             # Removed before it is released, so that nobody finds it unlocked; own until then.
             _remove(self._path(self._token))
-            os.close(self._fd)
+            if self._is_ours(self._fd):
+                os.close(self._fd)
             self._fd = None
             _own.discard(self._token)
 
@@ -85,7 +94,7 @@ class Presence:
         """
         if self._pid == os.getpid():
             return
-        fd, self._fd = self._fd, None
+        fd = self._fd if self._fd is not None and self._is_ours(self._fd) else None
         self._reset()
         if fd is not None:
             # The lock is the parent's process's, so closing the child's descriptor does not touch it.
@@ -105,13 +114,19 @@ class Presence:
     def _path(self, token: str) -> Path:
         return self._directory / f"{token}{_SUFFIX}"
 
-    def _is_file_of(self, fd: int) -> bool:
-        """Whether this process's file is still the one it has locked."""
+    def _is_ours(self, fd: int) -> bool:
+        """Whether this descriptor is still the one of the file that was locked."""
         try:
-            there = os.lstat(self._path(self._token))
+            return identity(os.fstat(fd)) == self._file
         except OSError:
             return False
-        return os.path.samestat(there, os.fstat(fd))
+
+    def _is_named(self) -> bool:
+        """Whether the file that this process has locked is still there under its name."""
+        try:
+            return identity(os.lstat(self._path(self._token))) == self._file
+        except OSError:
+            return False
 
     def _locked_file(self) -> int:
         """A descriptor of this process's file, new and locked."""
