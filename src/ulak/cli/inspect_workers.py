@@ -10,11 +10,12 @@ from typing import TextIO
 
 import msgspec
 
+from ulak.cli.inspect_choice import stored
 from ulak.cli.inspect_counts import leases_of
 from ulak.cli.inspect_open import finding, opened
 from ulak.cli.inspect_table import Column, age, iso_time, many, print_json, print_table
 from ulak.cli.output import say
-from ulak.core.job import Lease
+from ulak.core.job import Job, State
 from ulak.storage.drive import Edge
 from ulak.taskqueue import LIVE_S
 from ulak.worker.report import SINCE
@@ -27,7 +28,7 @@ LIVE, STALE, UNLISTED = "live", "stale", "unlisted"
 class Run(msgspec.Struct, frozen=True, kw_only=True):
     """A job that a worker has. for_s: since it was delivered. left_s: of its lease; below 0 if it is over."""
 
-    lease: Lease
+    job: Job
     for_s: float
     left_s: float
 
@@ -83,16 +84,18 @@ def remarks_on(workers: Sequence[Worker]) -> Iterator[str]:
 def workers_of(edge: Edge) -> list[Worker]:
     """The workers by name: those that say that they are there, and whoever else has a job."""
     store = edge.store
-    leases = [lease for queue in store.queues() for lease in leases_of(store, queue)]
+    held = [lease.id for queue in store.queues() for lease in leases_of(store, queue)]
+    # As jobs, whose lease's end is on the clock of this process; those of leases may be on a server's.
+    jobs = [job for _, job in stored(store, held) if job is not None and job.state is State.LEASED]
     listed = store.workers()
     now, now_at = edge.clock.interval(), edge.clock.calendar()
     runs: dict[str, list[Run]] = {about.worker: [] for about in listed}
-    for lease in leases:
-        ran = Run(lease=lease, for_s=max(0.0, now_at - lease.claimed_at), left_s=lease.lease_end - now)
-        runs.setdefault(lease.worker, []).append(ran)
+    for job in jobs:
+        ran = Run(job=job, for_s=max(0.0, now_at - job.started_at), left_s=job.lease_end - now)
+        runs.setdefault(job.worker, []).append(ran)
     found = {about.worker: (about.info, about.seen_at) for about in listed}
     workers = []
-    for name, jobs in sorted(runs.items()):
+    for name, ran_by in sorted(runs.items()):
         info, seen_at = found.get(name, ({}, None))
         since_at, size = _number(info.get(SINCE)), _number(info.get("size"))
         workers.append(
@@ -107,7 +110,7 @@ def workers_of(edge: Edge) -> list[Worker]:
                 size=None if size is None else int(size),
                 takes=_KINDS.get(info.get("tasks", "")),
                 queues=tuple(filter(None, info.get("queues", "").split(","))),
-                runs=tuple(sorted(jobs, key=lambda run: -run.for_s)),
+                runs=tuple(sorted(ran_by, key=lambda run: -run.for_s)),
             )
         )
     return workers
@@ -167,10 +170,10 @@ def _who(worker: Worker) -> list[str]:
 
 
 def _what(run: Run) -> list[str]:
-    lease = run.lease
-    attempt = f"{lease.attempt}/{lease.max_attempts}"
+    job = run.job
+    attempt = f"{job.attempt}/{job.max_attempts}"
     left = age(run.left_s) if run.left_s > 0 else "over"
-    return [str(lease.id), lease.queue, attempt, age(run.for_s), left, lease.task or ""]
+    return [str(job.id), job.queue, attempt, age(run.for_s), left, job.task or ""]
 
 
 def _json(worker: Worker) -> dict[str, object]:
@@ -189,14 +192,14 @@ def _json(worker: Worker) -> dict[str, object]:
 
 
 def _job_json(run: Run) -> dict[str, object]:
-    lease = run.lease
+    job = run.job
     return {
-        "id": lease.id,
-        "queue": lease.queue,
-        "task": lease.task,
-        "attempt": lease.attempt,
-        "max_attempts": lease.max_attempts,
-        "started_at": iso_time(lease.claimed_at),
+        "id": job.id,
+        "queue": job.queue,
+        "task": job.task,
+        "attempt": job.attempt,
+        "max_attempts": job.max_attempts,
+        "started_at": iso_time(job.started_at),
         "for_s": run.for_s,
         "lease_left_s": run.left_s,
     }
