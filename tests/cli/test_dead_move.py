@@ -14,6 +14,7 @@ import pytest
 from tests.cli.command import Run, read
 from tests.cli.everywhere import url  # noqa: F401 - a fixture
 from ulak import Backoff, Queue
+from ulak.cli import dead_lines
 from ulak.cli.inspect_show import MADE_FROM
 from ulak.codec import HEADERS_BYTES_MAX
 
@@ -214,6 +215,18 @@ def test_a_line_that_cannot_be_read_is_named_and_nothing_is_enqueued(
     assert f"line 2 of {lines} is not as ulak dead export writes it: " in done.err
     assert len(done.err) < 400
     assert mail.counts().ready == 0
+
+
+def test_a_line_without_an_end_is_not_read_to_it(
+    run: Run, mail: Queue, lines: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    die(mail, "a")
+    lines.write_text(run("dead", "export").out)
+    monkeypatch.setattr(dead_lines, "LINE_BYTES_MAX", 100)
+    done = run("dead", "import", lines, "--yes")
+    assert (done.status, done.out) == (2, "")
+    assert "line 1 of" in done.err
+    assert "it is longer than 100 bytes" in done.err
 
 
 def test_what_is_not_there_is_not_found(run: Run, mail: Queue, lines: Path) -> None:

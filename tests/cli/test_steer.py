@@ -148,6 +148,18 @@ def test_a_rate_keeps_jobs_apart(run: Run, mail: Queue, monkeypatch: pytest.Monk
     assert slept == [0.1, 0.1]
 
 
+def test_how_long_a_rate_takes_is_said_beforehand(
+    run: Run, mail: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dead_change, "pause", lambda _: None)
+    ids = [die(mail) for _ in range(4)]
+    done = run("dead", "retry", *ids, "--rate", "2/s", "--yes")
+    assert (
+        done.err.splitlines()[0] == "4 jobs at 2/s take about 2.00s; if this is stopped, the others stay dead"
+    )
+    assert (done.status, mail.counts().ready) == (0, 4)
+
+
 def test_dead_drop_removes_dead_jobs_and_no_others(run: Run, mail: Queue) -> None:
     dead, second, waiting = die(mail), die(mail, "other"), mail.enqueue("w")
     assert run("dead", "drop", dead, waiting).out.splitlines() == [

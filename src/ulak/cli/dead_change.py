@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Sequence
 
 from ulak.cli.dead_groups import is_fingerprint, named_by
@@ -18,6 +19,8 @@ from ulak.cli.inspect_change import (
     tell_forecast,
 )
 from ulak.cli.inspect_open import Missing, finding, opened
+from ulak.cli.inspect_table import age, many
+from ulak.cli.output import say
 from ulak.clock import pause
 from ulak.core.job import State
 from ulak.core.store import Changed, Refusal, Store
@@ -54,6 +57,9 @@ def _run(args: argparse.Namespace, deed: Deed, *, first: int | None = None, rate
         if not args.yes:
             forecast: Forecast = foretell(store, Wish(tuple(ids)), deed, now_at)
             return tell_forecast(forecast, deed, as_json=args.json)
+        if rate is not None and len(ids) > rate and not args.json:
+            takes = f"{many(len(ids), 'job')} at {rate:g}/s take about {age(len(ids) / rate)}"
+            say(f"{takes}; if this is stopped, the others stay dead", to=sys.stderr)
         changed = carry_out(store, ids, deed, rate=rate)
     return tell_changed(changed, deed, (), as_json=args.json)
 

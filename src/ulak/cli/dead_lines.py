@@ -54,19 +54,14 @@ def line_of(job: Job, store_uid: str) -> dict[str, object]:
     return {"store": store_uid, **record_json(job, with_payload=True)}
 
 
-def letter_of(job: Job, store_uid: str, *, payload: bytes | None = None) -> Letter:
-    """A job to be enqueued in the place of this dead one. payload: JSON, in place of its own.
+def letter_of(job: Job, store_uid: str, payload: bytes) -> Letter:
+    """A job to be enqueued in the place of this dead one, with this JSON as its payload.
 
     Raises ArgumentError, PayloadError.
     """
-    line = Line(
-        store=store_uid, headers=dict(job.headers or {}), **{name: getattr(job, name) for name in _SAME}
-    )
-    if payload is None:
-        line.payload_base64 = base64.b64encode(job.payload).decode("ascii")
-    else:
-        line.payload = msgspec.Raw(payload)
-    return _letter(line)
+    same = {name: getattr(job, name) for name in _SAME}
+    headers = dict(job.headers or {})
+    return _letter(Line(store=store_uid, headers=headers, payload=msgspec.Raw(payload), **same))
 
 
 _SAME = (

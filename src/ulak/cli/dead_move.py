@@ -258,4 +258,4 @@ def edited(store: Store, job_id: int, payload: bytes) -> Letter:
     if job is None or job.state is not State.DEAD:
         so = "is not dead" if job is not None else "is not stored here"
         raise Missing(f"job {job_id} {so}; ulak dead ls tells what there is")
-    return letter_of(job, store.uid, payload=payload)
+    return letter_of(job, store.uid, payload)
