@@ -58,6 +58,10 @@ def _add_counts(commands: Any) -> None:  # noqa: ANN401
     "leases over" are jobs whose worker has not been heard of in time, and that no other has taken over."""
     parser = command(commands, "counts", "how many jobs are in each state", text, run)
     _add_queue(parser)
+    help_text = (
+        "instead: what each queue has done for so long, such as 1h, in 30 steps, and how long jobs took"
+    )
+    parser.add_argument("--since", metavar="TIME", type=duration, help=help_text)
 
 
 def _add_ls(commands: Any) -> None:  # noqa: ANN401

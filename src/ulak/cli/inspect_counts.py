@@ -43,6 +43,10 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _run(args: argparse.Namespace) -> int:
+    if args.since is not None:
+        from ulak.cli import inspect_trend
+
+        return inspect_trend.run(args)
     with opened(args) as edge:
         facts = facts_of(edge, args.queue)
     if args.json:
