@@ -29,6 +29,7 @@ MODULES = {
     "schedules": "schedules",
     "enqueue": "enqueue",
     **dict.fromkeys(("counts", "ls", "show", "workers"), "inspect"),
+    "tail": "tail",
     "dead": "dead",
     **dict.fromkeys(("retry", "cancel", "rm", "reprioritise", "pause", "resume", "queue"), "steer"),
     "prune": "prune",
