@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Protocol, Self
 from ulak.clock import MACHINE, SYSTEM, Clock
 from ulak.core.store import Store, Until
 from ulak.errors import ArgumentError, Closed, ConfigError, MissingExtra
+from ulak.metrics import Histogram
 from ulak.names import QUEUE_NAME
 from ulak.storage.drive import Edge
 from ulak.storage.memory import MemoryStore
@@ -33,6 +34,8 @@ class LocalQueue:
     def __init__(self, store: Store, name: str) -> None:
         self.rejected = 0
         self.stale = 0
+        # How long enqueues waited for room; None until one did.
+        self.blocked: Histogram | None = None
         self.name = name
         self._store = store
         self._lock = threading.Lock()
@@ -90,6 +93,12 @@ class LocalQueue:
             with self._lock:
                 self.stale += stale
 
+    def count_blocked(self, blocked_s: float) -> None:
+        """An enqueue has waited so long for room."""
+        with self._lock:
+            self.blocked = self.blocked or Histogram()
+            self.blocked.record(blocked_s)
+
 
 class View:
     """One queue as one handle of this process sees it: the flows' `Local`."""
@@ -99,6 +108,7 @@ class View:
         self.local = local
         self.count_rejected = local.count_rejected
         self.count_stale = local.count_stale
+        self.count_blocked = local.count_blocked
 
     @property
     def finished(self) -> bool:

@@ -63,6 +63,11 @@ class Histogram:
         return self._max_s if self._count else 0.0
 
     @property
+    def sum_s(self) -> float:
+        """All durations together, in seconds."""
+        return self._sum_s
+
+    @property
     def mean_s(self) -> float:
         """The mean, in seconds, never outside [min_s, max_s]; 0.0 when empty."""
         return self._clamped(self._sum_s / self._count) if self._count else 0.0
@@ -81,6 +86,10 @@ class Histogram:
         self._sum_s += value_s
         self._min_s = min(self._min_s, value_s)
         self._max_s = max(self._max_s, value_s)
+
+    def count_to(self, value_s: float) -> int:
+        """How many were as long or shorter; those within 1.6 % of it may be among them or not."""
+        return sum(self._buckets[: bucket_of(value_s) + 1])
 
     def merge(self, other: Histogram) -> None:
         """Add everything `other` has recorded to this histogram; `other` is not changed."""

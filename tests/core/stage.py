@@ -28,6 +28,7 @@ class Stage:
         self.closed = False
         self.rejected = 0
         self.stale = 0
+        self.blocked_s: list[float] = []
         self.signal = Bell(self)
         self.lines = {until: FakeLine(self, until.value, others) for until in Until}
         self.end = FakeLine(self, "end", others)
@@ -38,6 +39,9 @@ class Stage:
 
     def count_stale(self, stale: int) -> None:
         self.stale += stale
+
+    def count_blocked(self, blocked_s: float) -> None:
+        self.blocked_s.append(blocked_s)
 
     def finish(self) -> None:
         """The last producer finishes, while the flow waits."""

@@ -84,6 +84,7 @@ def test_enqueue_that_finds_no_room_joins_the_line_then_looks_again_then_sleeps(
         "clear",
         "first in room",
         (ADD, [7]),
+        (Now(), 106.5),
         "leave room",
     ]
     assert stage.play(enqueue(stage), script) == [7]
@@ -92,7 +93,7 @@ def test_enqueue_that_finds_no_room_joins_the_line_then_looks_again_then_sleeps(
 
 def test_room_made_between_the_first_look_and_joining_is_taken_without_a_sleep() -> None:
     stage = Stage()
-    script: Script = [*finds_no_room(stage)[:-1], (ADD, [7]), "leave room"]
+    script: Script = [*finds_no_room(stage)[:-1], (ADD, [7]), (Now(), 100.0), "leave room"]
     assert stage.play(enqueue(stage), script) == [7]
 
 
@@ -104,6 +105,7 @@ def test_enqueue_without_a_limit_asks_for_no_time_and_looks_again_each_second() 
         "clear",
         "first in room",
         (ADD, [7]),
+        (Now(), 106.5),
         "leave room",
     ]
     assert stage.play(enqueue(stage, timeout_s=None), script) == [7]
@@ -154,6 +156,7 @@ def test_room_that_comes_with_the_end_of_time_is_still_taken() -> None:
         "clear",
         "first in room",
         (ADD, [7]),
+        (Now(), 106.5),
         "leave room",
     ]
     assert stage.play(enqueue(stage), script) == [7]
@@ -199,6 +202,7 @@ def test_a_handler_that_waits_for_room_in_its_own_queue_is_not_refused_by_a_drai
         "clear",
         "first in room",
         (ADD, [7]),
+        (Now(), 106.5),
         "leave room",
     ]
     assert stage.play(enqueue(stage, handler=Handling.THIS_QUEUE), script) == [7]
@@ -279,6 +283,7 @@ def test_a_handler_with_a_limit_waits_like_anybody() -> None:
         "clear",
         "first in room",
         (ADD, [7]),
+        (Now(), 106.5),
         "leave room",
     ]
     assert stage.play(enqueue(stage, handler=Handling.OTHER_QUEUE), script) == [7]
@@ -369,6 +374,7 @@ def test_a_newcomer_sleeps_without_a_look_until_those_before_it_have_left(handle
         "clear",
         "first in room",
         (ADD, [7]),
+        (Now(), 106.5),
         "leave room",
     ]
     assert stage.play(enqueue(stage, handler=handler), script) == [7]
@@ -386,6 +392,7 @@ def test_a_newcomer_without_a_limit_asks_for_no_time_and_sleeps_without_one() ->
         "clear",
         "first in room",
         (ADD, [7]),
+        (Now(), 106.5),
         "leave room",
     ]
     assert stage.play(enqueue(stage, timeout_s=None), script) == [7]
@@ -407,6 +414,7 @@ def test_a_newcomer_who_is_first_by_the_time_it_joins_looks_without_a_sleep() ->
         "clear",
         "first in room",
         (ADD, [7]),
+        (Now(), 106.5),
         "leave room",
     ]
     assert stage.play(enqueue(stage), script) == [7]
@@ -421,6 +429,7 @@ def test_who_becomes_first_at_the_end_of_its_time_still_looks() -> None:
         "clear",
         "first in room",
         (ADD, [7]),
+        (Now(), 106.5),
         "leave room",
     ]
     assert stage.play(enqueue(stage), script) == [7]
@@ -480,6 +489,36 @@ def test_who_still_stands_behind_others_is_woken_with_closed(handler: Handling) 
 
 def try_enqueue(stage: Stage, handler: Handling = Handling.NOTHING) -> Flow[Any]:
     return flows.try_enqueue(stage, QUEUE, DRAFTS, handler=handler)
+
+
+def test_how_long_an_enqueue_was_blocked_is_counted_found_room_or_not() -> None:
+    found, gave_up, at_once = Stage(), Stage(), Stage()
+    found.play(
+        enqueue(found),
+        [
+            *finds_no_room(found),
+            (Now(), 100.5),
+            (Sleep(found.signal, 1.0), None),
+            "clear",
+            "first in room",
+            (ADD, [7]),
+            (Now(), 101.5),
+            "leave room",
+        ],
+    )
+    with pytest.raises(QueueFull):
+        gave_up.play(
+            enqueue(gave_up, timeout_s=2.0),
+            [
+                *finds_no_room(gave_up),
+                (Now(), 102.25),
+                "leave room",
+                "count rejected",
+                (QUEUES, {}),
+            ],
+        )
+    at_once.play(enqueue(at_once), [(ROOM, at_once.lines[Until.ROOM]), (FIRST_ADD, [7])])
+    assert (found.blocked_s, gave_up.blocked_s, at_once.blocked_s) == ([1.5], [2.25], [])
 
 
 def test_try_enqueue_answers_at_once_and_counts_a_refusal() -> None:

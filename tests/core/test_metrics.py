@@ -176,3 +176,14 @@ def test_a_bucket_that_there_is_not_is_left_out() -> None:
     read = Histogram()
     read.add({-1: 5, 100_000: 7, 3: 1, 4: -2})
     assert read.count == 1
+
+
+@given(st.lists(durations_s), st.floats(1e-5, 1e4))
+def test_how_many_were_as_long_or_shorter_is_right_but_for_those_close_to_it(
+    values_s: list[float], bound_s: float
+) -> None:
+    histogram = filled(values_s)
+    at_least = sum(value_s <= bound_s for value_s in values_s)
+    at_most = sum(value_s <= bound_s * 1.016 for value_s in values_s)
+    assert at_least <= histogram.count_to(bound_s) <= at_most
+    assert histogram.sum_s == pytest.approx(sum(values_s))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import sys
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -18,7 +19,7 @@ from tests.contract.conftest import StorageKind
 from tests.support.pools import AT_ONCE
 from tests.support.waiting import WAIT_S, eventually
 from tests.tasks.conftest import MakeApp
-from ulak import App, Lease, MissingExtra, Outcome, events
+from ulak import App, Lease, MissingExtra, Outcome, QueueFull, events
 from ulak.core.job import Cause
 from ulak.testing import ManualClock
 
@@ -219,7 +220,7 @@ def told_of(*heard: events.Event) -> dict[tuple[str, str], float]:
     sums = {
         (name.removeprefix("ulak_job_"), labels): value
         for (name, labels), value in found
-        if name.endswith("_seconds_sum")
+        if name.startswith("ulak_job_") and name.endswith("_seconds_sum")
     }
     app.close()
     return {
@@ -234,6 +235,32 @@ def test_a_wait_is_that_for_the_first_start_and_a_latency_ends_with_the_job() ->
     assert told_of(events.Succeeded(**delivery(), run_s=2.0)) == {("run", "send"): 2, ("latency", "send"): 9}
     retried = events.Retried(**delivery(), run_s=2.0, cause=Cause.ERROR, delay_s=5.0)
     assert told_of(retried) == {("run", "send"): 2}
+
+
+def test_how_long_enqueues_waited_for_room_is_told_of_those_that_had_to(
+    timed: MakeApp, clock: ManualClock
+) -> None:
+    app = timed(queues={"mail": 1, "other": None})
+    figures = figures_of(app)
+    q = app.queue("mail")
+    name = "ulak_enqueue_blocked_seconds"
+    q.enqueue("first")
+    with pytest.raises(QueueFull):
+        q.enqueue("refused", timeout=0)
+    assert figures()[f"{name}_count", 'queue="mail"'] == 0
+    blocked = threading.Thread(target=q.enqueue, args=("second",))
+    blocked.start()
+    eventually(lambda: clock.sleepers > 0)
+    clock.advance(0.75)
+    lease = q.deliver()
+    assert lease is not None
+    q.ack(lease)
+    blocked.join(WAIT_S)
+    told = figures()
+    assert told[f"{name}_count", 'queue="mail"'] == 1
+    assert told[f"{name}_sum", 'queue="mail"'] == pytest.approx(0.75)
+    bounds = ("0.001", "0.5", "1.0", "+Inf")
+    assert [told[f"{name}_bucket", f'le="{bound}",queue="mail"'] for bound in bounds] == [0, 0, 1, 1]
 
 
 def test_what_is_told_in_a_lost_workers_place_has_no_duration() -> None:

@@ -126,6 +126,9 @@ class Local(Protocol):
     def count_stale(self, stale: int) -> None:
         """So many settlements were refused as stale."""
 
+    def count_blocked(self, blocked_s: float) -> None:
+        """An enqueue has waited so long for room, found or not."""
+
 
 Note: TypeAlias = Callable[[Lease, Verdict, Settled], None]
 """Is told of each delivery that a flow has ended in its worker's place, as soon as that is stored."""
@@ -191,9 +194,12 @@ def _wait_for_room(
             if is_first:
                 answer = yield from ask(Store.add, queue, drafts)
                 if not isinstance(answer, Full):
+                    local.count_blocked((yield from now()) - start)
                     return answer
             left_s = None if timeout_s is None else start + timeout_s - (yield from now())
-            if left_s is not None and left_s <= 0:
+            if timeout_s is not None and left_s is not None and left_s <= 0:
+                if timeout_s > 0:
+                    local.count_blocked(timeout_s - left_s)
                 return FULL
             # Nobody rings when an open job's `expires_at` passes, so the first in line looks by itself.
             yield from sleep(signal, least(left_s, LOOK_AGAIN_S) if is_first else left_s)

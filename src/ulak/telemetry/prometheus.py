@@ -6,10 +6,16 @@ import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from prometheus_client import REGISTRY, CollectorRegistry, Histogram
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoMetricFamily
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    InfoMetricFamily,
+)
 from prometheus_client.metrics_core import Metric
 
 from ulak import __version__, events
+from ulak import metrics as durations
 from ulak.app import App
 from ulak.core.job import Counts, State
 from ulak.core.store import Filter, Settings, Store, WorkerInfo
@@ -39,6 +45,7 @@ REFUSED = {
     "stale": ("ulak_acks_stale", "Verdicts that came after the lease had ended"),
     "rejected": ("ulak_queue_full", "Enqueues that found no room"),
 }
+BLOCKED = ("ulak_enqueue_blocked_seconds", "How long enqueues waited for room, found or not")
 GAUGES = {
     "capacity": ("ulak_queue_capacity_jobs", "The most open jobs; absent where there is no bound"),
     "paused": ("ulak_queue_paused", "1 if nothing is delivered from the queue"),
@@ -76,7 +83,7 @@ class StoreFigures:
 
     def describe(self) -> Iterable[Metric]:
         """The same without a figure; opens nothing."""
-        return [*self._blank().values(), GaugeMetricFamily(*STORE_UP), self._build()]
+        return [*self._blank().values(), *self._blocked({}), GaugeMetricFamily(*STORE_UP), self._build()]
 
     def collect(self) -> Iterable[Metric]:
         """All figures."""
@@ -111,7 +118,7 @@ class StoreFigures:
 
     def _read(self, local: LocalStore) -> Iterable[Metric]:
         store, now_at = local.edge.store, local.edge.clock.calendar()
-        families = self._blank()
+        families, blocked = self._blank(), dict[str, durations.Histogram]()
         queues, workers = store.queues(), store.workers()
         for name, counts in store.counts(list(queues)).items():
             told = figures_of(counts, queues[name]) | _presence(name, workers, now_at)
@@ -120,12 +127,22 @@ class StoreFigures:
             if self._counts_refused:
                 refused = local.queue(name)
                 told |= {"stale": refused.stale, "rejected": refused.rejected}
+                blocked[name] = refused.blocked or durations.Histogram()
             for key, value in told.items():
                 families[key].add_metric([name], value)
             for state in State:
                 stored = getattr(counts, "acked" if state is State.SUCCEEDED else state.value)
                 families["jobs"].add_metric([name, state.value], stored)
-        return families.values()
+        return [*families.values(), *self._blocked(blocked)]
+
+    def _blocked(self, by_queue: Mapping[str, durations.Histogram]) -> Iterable[Metric]:
+        if not self._counts_refused:
+            return
+        family = HistogramMetricFamily(*BLOCKED, labels=["queue"])
+        for queue, blocked in by_queue.items():
+            buckets = [(str(bound_s), float(blocked.count_to(bound_s))) for bound_s in BUCKETS_S]
+            family.add_metric([queue], [*buckets, ("+Inf", float(blocked.count))], blocked.sum_s)
+        yield family
 
 
 def figures_of(counts: Counts, settings: Settings) -> dict[str, float]:
