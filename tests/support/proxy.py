@@ -117,7 +117,8 @@ class _Link:
 
     def __init__(self, client: asyncio.StreamWriter, server: asyncio.StreamWriter) -> None:
         self.ends = {Way.TO_CLIENT: client, Way.TO_SERVER: server}
-        self.loses_next_reply = False
+        self.loses_next_reply = self.is_swallowed = False
+        self.said = bytearray()
 
     def cut(self, *, reset: bool) -> None:
         for end in self.ends.values():
@@ -160,6 +161,17 @@ class FaultProxy(Proxy):
         """Become a black hole: nothing passes any more, and nobody hears of it."""
         self.swallows = frozenset(Way)
 
+    def swallow_those_open(self, that_said: bytes = b"") -> int:
+        """Become one for the connections that are open now and have said this to the server; how many."""
+
+        async def swallow() -> int:
+            links = [link for link in self._links if that_said in link.said]
+            for link in links:
+                link.is_swallowed = True
+            return len(links)
+
+        return self._on_loop(swallow())
+
     def heal(self) -> None:
         """Pass on again what comes from now on."""
         self.delay_s = self.drip_s = 0.0
@@ -185,6 +197,10 @@ class FaultProxy(Proxy):
     def lose_reply(self, to: bytes) -> None:
         """Let the next words to the server that hold these bytes pass, but not its answer: cut before it."""
         self._doomed = to
+
+    def lose_next_reply(self) -> None:
+        """Let the next words to the server pass, whatever they are, but not its answer."""
+        self._doomed = b""
 
     def half_close(self, way: Way) -> None:
         """End this way of every connection, as if its sender had said all; the way back stays open."""
@@ -219,12 +235,14 @@ class FaultProxy(Proxy):
         while data := await source.read(_CHUNK):
             if self.delay_s:
                 await asyncio.sleep(self.delay_s)
-            if way in self.swallows:
+            if way in self.swallows or link.is_swallowed:
                 continue
             if way is Way.TO_CLIENT and link.loses_next_reply:
                 self.cuts += 1
                 await link.finish()
                 return
+            if way is Way.TO_SERVER and len(link.said) < _CHUNK:
+                link.said += data
             let, is_cut = self._let_through(link, data, way)
             if not target.transport.is_closing():
                 await self._write(target, let, way)
@@ -233,7 +251,8 @@ class FaultProxy(Proxy):
                 await link.finish()
                 return
         # Whoever is swallowed does not hear of an end either.
-        if way not in self.swallows and target.can_write_eof() and not target.transport.is_closing():
+        is_heard = way not in self.swallows and not link.is_swallowed
+        if is_heard and target.can_write_eof() and not target.transport.is_closing():
             target.write_eof()
 
     def _let_through(self, link: _Link, data: bytes, way: Way) -> tuple[bytes, bool]:
