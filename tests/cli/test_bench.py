@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import signal
+import subprocess
 import threading
 from pathlib import Path
 from shlex import split
@@ -10,8 +12,9 @@ from typing import Any
 
 import pytest
 
-from tests.cli.command import ulak
+from tests.cli.command import COMMAND, TIMEOUT_S, environment, ulak
 from tests.cli.test_bench_load import plan
+from tests.support.waiting import eventually
 from ulak import ConfigError, Queue
 from ulak.cli import bench_run, main
 from ulak.cli.bench_figures import MEASURES
@@ -203,6 +206,28 @@ def test_a_run_that_is_broken_off_leaves_no_job_open(tmp_path: Path) -> None:
     with Queue(load.url, QUEUE) as q:
         assert q.counts().open == 0
         assert q.counts().totals.enqueued < 1000
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_it_with_all_its_processes_and_leaves_nothing(number: int, tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path / 'jobs.db'}"
+    line = f"bench --jobs 5000 --rate 100 --workers 1 --processes 1 --url {url}"
+    with subprocess.Popen(
+        [*COMMAND, *split(line)],
+        env=environment({"TMPDIR": str(tmp_path)}),
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stderr is not None
+        process.stderr.readline()  # a run has begun
+        with Queue(url, QUEUE) as q:
+            eventually(lambda: q.counts().totals.enqueued > 0)
+            process.send_signal(number)
+            assert process.wait(TIMEOUT_S) == 128 + number
+            assert process.stderr.read() == ""
+            assert q.counts().open == 0
+            assert q.counts().totals.enqueued < 5000
 
 
 def test_what_goes_wrong_in_an_enqueue_ends_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

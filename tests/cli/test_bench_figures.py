@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from tests.cli.test_bench_load import plan
+from ulak import ConfigError
 from ulak.cli.bench_figures import MEASURES, figures, peak_open, percentile, summary
 from ulak.cli.bench_plan import Figures, Latency, Plan
 from ulak.cli.bench_records import COLUMNS, Records
@@ -106,6 +107,11 @@ def test_a_saturated_run_of_some_time_leaves_out_its_first_tenth() -> None:
     found = measured(load, evenly(100))
     assert found.jobs == 90
     assert found.behind_s == found.lag_p99_s == 0
+
+
+def test_a_run_in_which_nothing_counts_has_no_figures() -> None:
+    with pytest.raises(ConfigError, match="give a longer --duration"):
+        measured(plan(jobs=10, rate=0.0, duration_s=1.0), [])
 
 
 def test_throughput_is_until_the_last_job_has_ended() -> None:
@@ -225,7 +231,7 @@ def test_good_runs_have_no_problems() -> None:
         ({"behind_s": 0.021}, "were not taken: the last calls came 21ms late, most of the time in enqueue"),
         ({"behind_s": 0.021, "blocked_share": 0.6}, "late, most of the time waiting for room"),
         ({"others_cpus": 0.21}, "the machine was busy: others took 0.21 of 2 processors"),
-        ({"lost": 1}, "1 worker processes ended before their time"),
+        ({"lost": 1}, "1 worker process ended before their time"),
         ({"is_as_drawn": False}, "which is not what seed 7 has drawn"),
     ],
 )

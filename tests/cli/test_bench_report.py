@@ -78,6 +78,8 @@ def test_a_header_says_all_that_matters() -> None:
         "  saturated by 8 producers   for 2.00s, of which a tenth is to warm up",
         "  payload 100 B   1 priority   seed 7   1 run",
     ]
+    assert "open loop, 2,000,000 jobs/s" in header(plan(rate=2e6))[1]
+    assert "open loop, 0.5 jobs/s" in header(plan(rate=0.5))[1]
     assert "equal gaps" in header(plan(is_poisson=False))[1]
 
 
@@ -215,7 +217,7 @@ def test_a_plot_has_the_percentiles_the_time_and_why_it_may_not_count() -> None:
     assert {"0", "90", "100µs", "first attempt, no failures", "with retries, 10% fail"} <= set(found)
     assert {"Open jobs", "First attempts in the course of the run"} <= set(found)
     assert "with failures, the tail until a job is settled with its retries is the backoff" in found
-    assert found[-1] == "not valid: no failures: 1 worker processes ended before their time"
+    assert found[-1] == "not valid: no failures: 1 worker process ended before their time"
     curves = list(ET.fromstring(bench_plot.drawn(bad)).iter(f"{SVG}polyline"))
     assert len(curves) == 3 + 4 + 2
 

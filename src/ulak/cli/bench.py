@@ -75,7 +75,7 @@ def add(commands: Any) -> None:  # noqa: ANN401 - argparse has no public name fo
         "--plot", metavar="FILE", help="draw the curves of the percentiles and of time, as SVG"
     )
     add_verbose(parser, dest="more_verbose")
-    parser.set_defaults(run=_run)
+    parser.set_defaults(run=_run, has_stops=True)
     below = parser.add_subparsers(title="commands", metavar="COMMAND", parser_class=Parser, required=False)
     _add_compare(below)
 
@@ -89,7 +89,7 @@ def _add_compare(below: Any) -> None:  # noqa: ANN401
     parser.add_argument("before", metavar="A.json", help="what it is compared with")
     parser.add_argument("after", metavar="B.json", help="what is compared")
     add_verbose(parser, dest="more_verbose")
-    parser.set_defaults(run=_compare)
+    parser.set_defaults(run=_compare, has_stops=False)
 
 
 def _payload(text: str) -> int:

@@ -16,13 +16,15 @@ from ulak.cli.bench_progress import Progress
 from ulak.cli.bench_result import Result, Series
 from ulak.cli.options import spelled
 from ulak.cli.output import say
+from ulak.cli.stops import Stopped, Stops
 from ulak.codec import PAYLOAD_BYTES_MAX
 from ulak.errors import ConfigError
 from ulak.local import check_url
 
 JOBS = 20_000
 WARM_UP_MAX = 10_000
-SATURATED_MAX_PER_S = 1_000_000
+INTERRUPTED = 130
+SATURATED_MAX_PER_S = 500_000
 """More jobs a second than any store takes: the room for records of a run that ends by time."""
 
 
@@ -33,8 +35,13 @@ def run(args: argparse.Namespace) -> int:
     log_level = logs.level_of(args.verbose)
     out = None if args.json else sys.stdout
     say("\n".join(bench_report.header(plan)), to=out)
-    with logs.shown("console", log_level):
-        result = measure_all(plan, Progress(sys.stderr), log_level=log_level)
+    with Stops() as stops, logs.shown("console", log_level):
+        try:
+            # A run that is broken off leaves nothing behind: no open job, no process, no file.
+            with stops.breaking_off():
+                result = measure_all(plan, Progress(sys.stderr), log_level=log_level)
+        except Stopped:
+            return stops.status or INTERRUPTED
     if args.json:
         say(json.dumps(result.as_json), to=sys.stdout)
     say("\n".join(bench_report.as_text(result)), to=out)

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 from ulak.cli.bench_plan import PERCENTILES, Figures, Latency, Plan, Slice
 from ulak.cli.bench_records import Records
+from ulak.errors import ConfigError
 
 SLICES = 60
 _CURVE_A_DECADE = 10
@@ -30,11 +31,14 @@ DRAWN = ("start_due", "first_due", "settled_due", "first_call", "settled_call")
 
 
 def figures(plan: Plan, records: Records) -> Figures:
-    """What the jobs that count say. What is not in the records is left as it is by default."""
+    """What the jobs that count say; what is not in the records stays as it is by default.
+
+    Raises ConfigError if none counts.
+    """
     done = [ordinal for ordinal in range(plan.jobs_all) if records.settled[ordinal]]
     counted = _counted(plan, records, done)
     if not counted:
-        raise ValueError("no job that counts has ended")
+        raise ConfigError("no job that counts was done in that time; give a longer --duration")
     # Several producers that know no schedule need not call in the order of the ordinals.
     due = [records.due[each] for each in counted]
     first_due, last_due = min(due), max(due)

@@ -51,7 +51,7 @@ def _load(plan: Plan) -> str:
     if not plan.rate:
         return f"saturated by {producers}"
     kind = "Poisson arrivals" if plan.is_poisson else "equal gaps"
-    return f"open loop, {plan.rate:,g} jobs/s from {producers}, {kind}"
+    return f"open loop, {plan.rate:,.10g} jobs/s from {producers}, {kind}"
 
 
 def _length(plan: Plan) -> str:

@@ -137,7 +137,8 @@ def _series_json(series: Series) -> dict[str, object]:
 def _of_run(plan: Plan, run: Figures, processors: int) -> list[str]:
     found = []
     if run.lost:
-        found.append(f"{run.lost} worker processes ended before their time")
+        processes = "1 worker process" if run.lost == 1 else f"{run.lost} worker processes"
+        found.append(f"{processes} ended before their time")
     if not run.is_as_drawn:
         ended = f"{run.succeeded:,} succeeded and {run.dead_lettered:,} died"
         found.append(f"{ended}, which is not what seed {plan.seed} has drawn: a job was lost or ran twice")
