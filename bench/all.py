@@ -19,25 +19,29 @@ from bench.comparing.headline import headline, put_into
 from bench.comparing.page import page
 from bench.inmemory.plan import PEERS as IN_MEMORY_PEERS
 from bench.kit import environment
+from bench.kit.places import STORES, missing
 from bench.onefile.plan import PEERS as ON_FILE_PEERS
+from bench.onserver.plan import PEERS as ON_SERVER_PEERS
 from bench.tasking.plan import PEERS as TASK_PEERS
 
 PAGE, PICTURES = "docs/comparison.md", "docs/comparison"
 RESULTS = environment.ROOT / ".bench"
 FAILED, VOID = 2, 3
-PEERS = {"memory": IN_MEMORY_PEERS, "sqlite": ON_FILE_PEERS, "tasks": TASK_PEERS}
+PEERS = {"memory": IN_MEMORY_PEERS, "sqlite": ON_FILE_PEERS, "tasks": TASK_PEERS, "postgres": ON_SERVER_PEERS}
 KILLED_QUICK_WAIT_S = "10"
 
-# Part -> what it is given in a quick run, and whether it draws pictures. Each is a program of this folder.
+# Part -> what it is given in a quick run, and whether it draws a picture of each store. Each is a program of
+# this folder.
 PARTS = {
     "load": (("--quick",), True),
     "memory": (("--quick",), False),
     "sqlite": (("--quick",), False),
     "tasks": (("--quick",), False),
+    "postgres": (("--quick",), False),
     "killed": (("--wait", KILLED_QUICK_WAIT_S), False),
     "growth": (("--quick",), True),
 }
-WITHOUT_PEERS = {"memory", "sqlite", "tasks", "killed"}
+WITHOUT_PEERS = {"memory", "sqlite", "tasks", "postgres", "killed"}
 
 
 def read_arguments(arguments):
@@ -47,6 +51,8 @@ def read_arguments(arguments):
         "--only", metavar="PARTS", help=f"of {', '.join(PARTS)}; others keep their last results"
     )
     parser.add_argument("--no-peers", action="store_true", help="only ulak and the yardsticks")
+    help_text = f"of {', '.join(STORES)}, for load and growth (those that are here)"
+    parser.add_argument("--stores", metavar="NAMES", help=help_text)
     parser.add_argument("--page", action="store_true", help="only write the page, from the last results")
     parser.add_argument(
         "--results", type=Path, metavar="FOLDER", default=RESULTS, help="where results are kept"
@@ -55,7 +61,7 @@ def read_arguments(arguments):
         "--to", type=Path, metavar="FOLDER", default=environment.ROOT, help="whose docs are written"
     )
     args = parser.parse_args(arguments)
-    args.parts = list(PARTS) if args.only is None else args.only.split(",")
+    args.parts = [part for part in PARTS if not missing(part)] if args.only is None else args.only.split(",")
     for name in args.parts:
         if name not in PARTS:
             parser.error(f"no part is called {name!r}; there are {', '.join(PARTS)}")
@@ -64,12 +70,15 @@ def read_arguments(arguments):
 
 def measure(name, args):
     """Run a part, and put what it found in the place of what it found before, which is kept."""
-    quick, draws = PARTS[name]
+    quick, of_stores = PARTS[name]
     new = args.results / f"{name}.new.json"
     command = [sys.executable, "-m", f"bench.{name}", "--json", new]
     command += quick if args.quick else ()
     command += ["--no-peers"] if args.no_peers and name in WITHOUT_PEERS else []
-    command += ["--plot", args.to / PICTURES] if draws else []
+    if of_stores:
+        command += ["--plot", args.to / PICTURES]
+        command += ["--stores", args.stores] if args.stores else []
+    new.unlink(missing_ok=True)
     print(f"\n=== {name}", flush=True)
     status = subprocess.run(list(map(str, command)), cwd=environment.ROOT, check=False).returncode
     if status in (0, 1, VOID) and new.exists():

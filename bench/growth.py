@@ -15,8 +15,9 @@ import time
 from pathlib import Path
 
 from bench.growing.fit import costs, exponent
-from bench.growing.plan import DIMENSIONS, FIGURES, QUICK_DIVISOR, STORES
+from bench.growing.plan import DIMENSIONS, FIGURES, QUICK_DIVISOR
 from bench.kit import environment, report
+from bench.kit.places import STORES, Places, chosen
 from bench.kit.rounds import interleaved, run_apart
 from bench.onefile import disk
 from ulak.cli.chart import Axis, Line, Panel, svg
@@ -33,17 +34,18 @@ def read_arguments(arguments):
     )
     parser.add_argument("--rounds", type=int, metavar="N", help=f"of each measurement (default {ROUNDS})")
     parser.add_argument("--only", metavar="NAMES", help=f"of {', '.join(DIMENSIONS)}")
-    parser.add_argument("--stores", metavar="NAMES", default=",".join(STORES), help=f"of {', '.join(STORES)}")
+    help_text = f"of {', '.join(STORES)} (those that are here)"
+    parser.add_argument("--stores", metavar="NAMES", help=help_text)
     parser.add_argument("--folder", type=Path, metavar="PATH", help="where the files lie, on a real disk")
     parser.add_argument("--plot", type=Path, metavar="FOLDER", help="where to put a picture for each store")
     parser.add_argument("--json", type=Path, metavar="PATH", help="where to write everything")
     args = parser.parse_args(arguments)
     args.rounds = args.rounds or (1 if args.quick else ROUNDS)
     args.dimensions = list(DIMENSIONS) if args.only is None else args.only.split(",")
-    args.stores = args.stores.split(",")
-    for name, known in [*((d, DIMENSIONS) for d in args.dimensions), *((s, STORES) for s in args.stores)]:
-        if name not in known:
-            parser.error(f"there is no {name!r}; there are {', '.join(known)}")
+    for name in args.dimensions:
+        if name not in DIMENSIONS:
+            parser.error(f"there is no {name!r}; there are {', '.join(DIMENSIONS)}")
+    args.stores = chosen(args.stores, STORES, parser)
     if args.rounds < 1:
         parser.error("--rounds is at least 1")
     args.folder = args.folder or disk.real_folder(environment.ROOT)
@@ -53,13 +55,14 @@ def read_arguments(arguments):
     return args
 
 
-def measure_dimension(store, name, args):
+def measure_dimension(store, name, args, places):
     """size -> figure -> Spread."""
     sizes = DIMENSIONS[name].sizes[: QUICK_SIZES if args.quick else None]
     divisor = QUICK_DIVISOR if args.quick else 1
 
     def measure(size):
-        return run_apart(sys.executable, "bench.growing.measure", store, name, size, divisor, args.folder)
+        with places.fresh(store) as url:
+            return run_apart(sys.executable, "bench.growing.measure", store, name, size, divisor, url)
 
     def tell(size, number):
         print(f"{store}, {name}, {size:,}: round {number + 1} of {args.rounds}", file=sys.stderr, flush=True)
@@ -142,16 +145,17 @@ def main(arguments=None):
     print(f"{run['rounds']} rounds, a process and a store each; medians")
     start = time.monotonic()
     written, bent = {}, []
-    for store in args.stores:
-        results = {}
-        for name in args.dimensions:
-            results[name] = by_size = measure_dimension(store, name, args)
-            judgements = judged(name, by_size)
-            print_dimension(store, name, by_size, judgements)
-            bent += [f"{store}, {name}: {FIGURES[f]}" for f, found in judgements.items() if bends(found)]
-            written.setdefault(store, {})[name] = {"sizes": as_json(by_size), "growth": judgements}
-        if args.plot:
-            (args.plot / f"growth-{store}.svg").write_text(picture(store, results))
+    with Places(args.folder) as places:
+        for store in args.stores:
+            results = {}
+            for name in args.dimensions:
+                results[name] = by_size = measure_dimension(store, name, args, places)
+                judgements = judged(name, by_size)
+                print_dimension(store, name, by_size, judgements)
+                bent += [f"{store}, {name}: {FIGURES[f]}" for f, found in judgements.items() if bends(found)]
+                written.setdefault(store, {})[name] = {"sizes": as_json(by_size), "growth": judgements}
+            if args.plot:
+                (args.plot / f"growth-{store}.svg").write_text(picture(store, results))
     run["took_s"] = time.monotonic() - start
     print(f"\n{'; '.join(bent) + ' bend' if bent else 'what should be flat is flat'}; {run['took_s']:.0f} s")
     if args.json:

@@ -11,11 +11,11 @@ import json
 import os
 import subprocess
 import sys
-import tempfile
 import time
 from pathlib import Path
 
 from bench.kit import environment, report
+from bench.kit.places import Places, chosen
 from bench.kit.targets import Judgement
 from bench.loading.plan import (
     FAIL_RATE,
@@ -41,7 +41,7 @@ def read_arguments(arguments):
     parser = argparse.ArgumentParser(prog="bench load", description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="short runs at low rates, to see that it works")
     parser.add_argument("--rounds", type=int, metavar="N", help=f"runs of each load (default {ROUNDS})")
-    parser.add_argument("--stores", metavar="NAMES", default=",".join(STORES), help=f"of {', '.join(STORES)}")
+    parser.add_argument("--stores", metavar="NAMES", help=f"of {', '.join(STORES)} (those that are here)")
     parser.add_argument("--folder", type=Path, metavar="PATH", help="where the files lie, on a real disk")
     parser.add_argument("--plot", type=Path, metavar="FOLDER", help="where to put a picture for each store")
     parser.add_argument("--json", type=Path, metavar="PATH", help="where to write everything")
@@ -49,10 +49,7 @@ def read_arguments(arguments):
     args.rounds = args.rounds or (QUICK_ROUNDS if args.quick else ROUNDS)
     if args.rounds < 1:
         parser.error("--rounds is at least 1")
-    args.stores = args.stores.split(",")
-    for store in args.stores:
-        if store not in STORES:
-            parser.error(f"no store is called {store!r}; there are {', '.join(STORES)}")
+    args.stores = chosen(args.stores, STORES, parser)
     args.folder = args.folder or disk.real_folder(environment.ROOT)
     for folder in (args.folder, args.plot or args.folder):
         if not folder.is_dir():
@@ -60,11 +57,10 @@ def read_arguments(arguments):
     return args
 
 
-def measure_store(store, args):
+def measure_store(store, args, places):
     """The rate, what was tried to find it, and what `ulak bench` found there."""
     load = STORES[store]
-    with tempfile.TemporaryDirectory(prefix="ulak-bench-", dir=args.folder) as folder:
-        url = "memory://" if store == "memory" else f"sqlite:///{folder}/jobs.db"
+    with places.fresh(store) as url:
         options = ["--url", url, "--producers", str(load.producers), *OPTIONS]
         tried = {}
         if load.rate is None or args.quick:
@@ -167,9 +163,10 @@ def main(arguments=None):
         "options": " ".join(OPTIONS),
     }
     found = {}
-    for store in args.stores:
-        found[store] = measure_store(store, args)
-        print_store(store, found[store])
+    with Places(args.folder) as places:
+        for store in args.stores:
+            found[store] = measure_store(store, args, places)
+            print_store(store, found[store])
     targets = judge_all(found)
     report.print_judgements("Targets: reached", targets, found, "SHORT")
     problems = [problem for each in found.values() for problem in each["result"]["problems"]]

@@ -7,6 +7,7 @@ from bench.comparing.tables import case_table, exponents, kills, load_table, tab
 from bench.inmemory.plan import CASES as IN_MEMORY
 from bench.killing.plan import ALIVE_S, CONCURRENCY, JOBS
 from bench.onefile.plan import CASES as ON_FILE
+from bench.onserver.plan import CASES as ON_SERVER
 from bench.tasking.plan import CASES as OF_TASKS
 from bench.tasking.plan import ONCE
 
@@ -15,6 +16,7 @@ COMPARED = {
     "memory": ("In memory", IN_MEMORY),
     "sqlite": ("One file", ON_FILE),
     "tasks": ("Tasks", OF_TASKS),
+    "postgres": ("PostgreSQL", ON_SERVER),
 }
 
 

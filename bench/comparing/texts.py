@@ -46,5 +46,6 @@ STATUSES = {
 NOTES = {
     "memory": "Each call by the library's own API, or a plain loop over it.",
     "sqlite": "What is fsynced when stands under [settings](#versions-and-settings).",
+    "postgres": "One server on this machine, durable as it comes; callers and server share its processors.",
     "tasks": "On a file each library runs by its own worker command.",
 }

@@ -1,4 +1,4 @@
-"""One measurement, printed as JSON: `python -m bench.growing.measure STORE DIMENSION SIZE DIVISOR FOLDER`."""
+"""One measurement, printed as JSON: `python -m bench.growing.measure STORE DIMENSION SIZE DIVISOR URL`."""
 
 from __future__ import annotations
 
@@ -8,9 +8,7 @@ import itertools
 import json
 import random
 import sys
-import tempfile
 import time
-from pathlib import Path
 from threading import Event
 
 from bench.growing.plan import BACKLOG, CYCLES, PINGS
@@ -27,8 +25,9 @@ PAUSE_S = 0.001
 class Bench:
     """A store, and how much is done in it."""
 
-    def __init__(self, store, divisor, folder):
-        self.url = "memory://growing" if store == "memory" else f"sqlite:///{folder / 'jobs.db'}"
+    def __init__(self, store, divisor, url):
+        # By its name, so that all queues are in the same one.
+        self.url = "memory://growing" if store == "memory" else url
         self.cycles, self.backlog = CYCLES[store] // divisor, BACKLOG[store] // divisor
         self.pings = PINGS // divisor
         self.before_mb = rss_mb()
@@ -137,10 +136,9 @@ MEASURED = {
 }
 
 
-def main(store, dimension, size, divisor, parent):
-    with tempfile.TemporaryDirectory(prefix="ulak-bench-", dir=parent, ignore_cleanup_errors=True) as folder:
-        bench = Bench(store, int(divisor), Path(folder))
-        print(json.dumps(MEASURED[dimension](bench, int(size))))
+def main(store, dimension, size, divisor, url):
+    bench = Bench(store, int(divisor), url)
+    print(json.dumps(MEASURED[dimension](bench, int(size))))
 
 
 if __name__ == "__main__":

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-STORES = ("memory", "sqlite")
 FIGURES = {"rate": "jobs/s", "p50_us": "p50 µs", "p99_us": "p99 µs", "memory_mb": "MB"}
 
 
@@ -57,7 +56,7 @@ DIMENSIONS = {
         {"rate": BEND, "p50_us": BEND},
     ),
 }
-CYCLES = {"memory": 20_000, "sqlite": 1_000}
-BACKLOG = {"memory": 100_000, "sqlite": 10_000}
+CYCLES = {"memory": 20_000, "sqlite": 1_000, "postgres": 1_000}
+BACKLOG = {"memory": 100_000, "sqlite": 10_000, "postgres": 10_000}
 PINGS = 300
 QUICK_DIVISOR = 20

@@ -25,4 +25,5 @@ class Load:
 STORES = {
     "memory": Load(20_000, 1, "memory://, one producer"),
     "sqlite": Load(None, 8, "one file, fsync before each call returns; 8 threads enqueue"),
+    "postgres": Load(None, 8, "a server here, commits before each call returns; 8 threads enqueue"),
 }

@@ -179,7 +179,17 @@ def test_load_is_measured_kept_and_drawn(tmp_path, capfd):
     results = tmp_path / "results"
     results.mkdir()
     (results / "load.json").write_text('{"earlier": true}')
-    line = ["--quick", "--only", "load", "--results", str(results), "--to", str(tmp_path)]
+    line = [
+        "--quick",
+        "--only",
+        "load",
+        "--stores",
+        "memory,sqlite",
+        "--results",
+        str(results),
+        "--to",
+        str(tmp_path),
+    ]
     assert program.main(line) in {0, 1, program.VOID}
     assert json.loads((results / "load.before.json").read_text()) == {"earlier": True}
     stores = json.loads((results / "load.json").read_text())["stores"]

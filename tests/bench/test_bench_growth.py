@@ -10,7 +10,7 @@ import pytest
 from bench import growth
 from bench.growing.fit import costs, exponent
 from bench.growing.measure import MEASURED
-from bench.growing.plan import DIMENSIONS, FIGURES, STORES
+from bench.growing.plan import DIMENSIONS, FIGURES
 from bench.kit.rounds import Spread
 
 SIZES = (1_000, 10_000, 100_000)
@@ -75,7 +75,7 @@ def test_picture_has_a_line_for_each_dimension_and_what_is_flat_looks_flat():
     assert [len(found) for found in heights] == [1, 1, 3, 3]
 
 
-@pytest.mark.parametrize("store", STORES)
+@pytest.mark.parametrize("store", ["memory", "sqlite"])
 def test_growth_writes_what_it_measured(store, tmp_path, capsys):
     path = tmp_path / "figures.json"
     places = ["--folder", str(tmp_path), "--plot", str(tmp_path), "--json", str(path)]
