@@ -14,7 +14,7 @@ import pytest
 from tests.sqlite.roles import LONG_S, hold
 from tests.support.children import child
 from tests.support.waiting import eventually
-from ulak import Filter, Outcome
+from ulak import Filter, NewJob, Outcome
 from ulak.core.job import Cause, Draft, Hold
 
 KNOWN = frozenset({None})
@@ -159,6 +159,38 @@ def test_P10_held_jobs_are_found_among_themselves(make, tmp_path):
         return meter.instructions
 
     assert cost(MANY) <= 1.1 * cost(10)
+
+
+@pytest.mark.parametrize("state", ["ready", "scheduled", "leased", "succeeded", "dead"])
+def test_P10_few_jobs_of_a_state_are_found_among_themselves(make, tmp_path, state):
+    def cost(jobs):
+        url = f"sqlite:///{tmp_path / f'{jobs}.db'}"
+        q, other = make(url=url, max_attempts=1), make("crowd", url=url)
+        other.enqueue_many([b""] * jobs)
+        q.enqueue_many([NewJob(b"", 9, delay=3600 if state == "scheduled" else 0)] * 20)
+        taken = [] if state in {"ready", "scheduled"} else q.deliver_many(20)
+        if state == "succeeded":
+            q.ack_many(taken)
+        elif state == "dead":
+            for lease in taken:
+                q.nack(lease)
+        with Meter(q._edge.store) as meter:
+            found = q._edge.store.scan(Filter(queue=q.name, states=state), after=3, limit=10)
+        assert [job.id for job in found] == list(range(jobs + 1, jobs + 11))
+        return meter.instructions
+
+    assert cost(MANY) <= 1.1 * cost(10)
+
+
+def test_P10_a_page_of_many_jobs_costs_the_same_however_many_they_are(make, tmp_path):
+    def cost(jobs):
+        q = make(url=f"sqlite:///{tmp_path / f'{jobs}.db'}")
+        q.enqueue_many([b""] * jobs)
+        with Meter(q._edge.store) as meter:
+            assert len(q._edge.store.scan(Filter(queue=q.name, states="ready"), after=5, limit=100)) == 100
+        return meter.instructions
+
+    assert cost(3 * MANY) <= 1.1 * cost(MANY + 1)
 
 
 @pytest.mark.parametrize("crowd", CROWDS)

@@ -223,21 +223,50 @@ def get(db: sqlite3.Connection, ids: Sequence[int]) -> list[Job | None]:
     return [found.get(job_id) for job_id in ids]
 
 
+# The index that has all jobs of a state of one queue, and what it takes to be allowed to use it.
+_ENDED = ("jobs_ended", "state IN (4, 5, 6, 7)")
+_INDEX_OF = {
+    State.READY: ("jobs_ready", "1"),
+    State.SCHEDULED: ("jobs_due", "1"),
+    State.LEASED: ("jobs_leased", "1"),
+    State.HELD: ("jobs_held", "1"),
+    **dict.fromkeys((State.SUCCEEDED, State.DEAD, State.CANCELLED, State.EXPIRED), _ENDED),
+}
+
+_FIRST_SORTED_MAX = 10 * HELD_SORTED_MAX
+"""As `HELD_SORTED_MAX`, where only the first is asked for: no page follows that has to sort them again."""
+
+
 def scan(db: sqlite3.Connection, which: Filter, after: int, limit: int) -> list[Job]:
     """Matching jobs with id > `after`, by id."""
     if after > INT_MAX:
         return []
     condition, values = where(which)
-    jobs = "jobs"
-    if which.asks_for_held and which.refused:
-        jobs += " INDEXED BY jobs_refused"
-    elif which.asks_for_held and (queue := queue_row(db, str(which.queue))) is not None:
-        jobs += " INDEXED BY jobs_held" if queue.held <= HELD_SORTED_MAX else ""
-    rows = db.execute(
-        f"SELECT {JOB_COLUMNS} FROM {jobs} WHERE id > ? AND {condition} ORDER BY id LIMIT ?",  # noqa: S608
-        (max(after, -INT_MAX), *values, limit),
-    ).fetchall()
+    values = [max(after, -INT_MAX), *values, limit]
+    condition = f"id > ? AND {condition} ORDER BY id LIMIT ?"
+    if (few := _among_few(db, which, limit)) is not None:
+        # By id among themselves, before anything else is read of them.
+        index, allows = few
+        condition = (
+            f"id IN (SELECT id FROM jobs INDEXED BY {index} "  # noqa: S608
+            f"WHERE {allows} AND {condition}) ORDER BY id"
+        )
+    # Else by id, whatever the library thinks: it would sort all of a state anew for each page.
+    rows = db.execute(f"SELECT {JOB_COLUMNS} FROM jobs NOT INDEXED WHERE {condition}", values).fetchall()  # noqa: S608
     return records(db, rows)
+
+
+def _among_few(db: sqlite3.Connection, which: Filter, limit: int) -> tuple[str, str] | None:
+    """The index in which to look for the jobs, if they are few of one state: so no others are walked."""
+    if which.refused and which.asks_for_held:
+        return "jobs_refused", "1"
+    states = cast("frozenset[State]", which.states or frozenset())
+    queue = queue_row(db, which.queue) if which.queue is not None and len(states) == 1 else None
+    if queue is None:
+        return None
+    (state,) = states
+    few = _FIRST_SORTED_MAX if limit == 1 else HELD_SORTED_MAX
+    return _INDEX_OF[state] if getattr(queue, state.value) <= few else None
 
 
 def workers(db: sqlite3.Connection) -> list[WorkerInfo]:
