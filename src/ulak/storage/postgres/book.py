@@ -136,9 +136,13 @@ _EXTEND = (
     "THEN %(lease_s)s::float8 ELSE jobs.lease_s END, "
     f"lease_end = greatest(jobs.lease_end, {NOW} + %(lease_s)s::float8) "
     "FROM current WHERE jobs.id = current.id) "
-    "SELECT jobs.id, jobs.delivery, jobs.cancel_requested FROM given JOIN jobs ON jobs.id = given.id "
-    "AND jobs.delivery = given.delivery AND jobs.state = 2"
+    "SELECT jobs.id, jobs.delivery, jobs.cancel_requested, current.id IS NULL FROM given "
+    "JOIN jobs ON jobs.id = given.id AND jobs.delivery = given.delivery AND jobs.state = 2 "
+    "LEFT JOIN current ON current.id = jobs.id"
 )
+_WAIT = "SELECT pg_sleep(%s)"
+_WAITS_S = (0.002, 0.02, 0.1)
+"""How long an extend waits for whoever settles a job just then; what is settled for longer is as it was."""
 
 
 def extend(
@@ -159,7 +163,13 @@ def extend(
         "lease_s": float(lease_s),
     }
     rows = yield Execute(_EXTEND, params, alone=True)
-    found = {(job_id, delivery): cancelled for job_id, delivery, cancelled in rows}
+    for wait_s in _WAITS_S:
+        if not any(is_taken for *_, is_taken in rows):
+            break
+        # Both commit by themselves: nobody has to wait for this meanwhile.
+        yield Execute(_WAIT, (wait_s,), alone=True)
+        rows = yield Execute(_EXTEND, params, alone=True)
+    found = {(job_id, delivery): cancelled for job_id, delivery, cancelled, _ in rows}
     return [found.get((lease.work.id, lease.delivery), Outcome.STALE) for lease in leases]
 
 

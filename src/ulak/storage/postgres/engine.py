@@ -239,7 +239,9 @@ class Engine:
                 answer = await session.drive(attempt.work())
                 is_sound = True
                 self._tell(scene)
-                await self._aring(session, scene)
+                if channels := self.bell.due(scene.rings):
+                    pool.start(self._ring_on(pool, session, channels))
+                    session = None
             except psycopg.Error as error:
                 is_sound = True
                 pause_s = tries.after(error, is_sent=attempt is not None and attempt.is_sent)
@@ -372,10 +374,14 @@ class Engine:
             with contextlib.suppress(psycopg.Error):
                 session.execute(ring(channels))
 
-    async def _aring(self, session: LoopSession, scene: Scene) -> None:
-        if channels := self.bell.due(scene.rings):
+    async def _ring_on(self, pool: LoopPool, session: LoopSession, channels: list[str]) -> None:
+        is_sound = False
+        try:
             with contextlib.suppress(psycopg.Error):
                 await session.execute(ring(channels))
+            is_sound = True
+        finally:
+            pool.put(session, is_sound=is_sound)
 
     def _ring_all(self, channels: list[str]) -> None:
         with contextlib.suppress(UlakError, psycopg.Error):

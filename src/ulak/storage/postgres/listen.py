@@ -39,6 +39,9 @@ IDLE_S = 5.0
 CHECK_S = 10.0
 """How often a session that has heard nothing is asked whether it still hears."""
 
+FIRST_LOOK_S = 0.01
+"""So long after a queue is listened to for the first time it is looked at."""
+
 _AGAIN_MIN_S, _AGAIN_MAX_S = 0.05, 1.0
 
 _log = logging.getLogger("ulak")
@@ -233,7 +236,9 @@ class Listener:
             self._channels[name] = wanted[name]
         if new:
             self._heard.update(new)
-            # What came before they were listened to has rung for nobody.
+            # What came before they were listened to has rung for nobody. Calls of this process that are just
+            # committed wake their own.
+            pause(FIRST_LOOK_S)
             self._look({wanted[name] for name in new})
 
     def _sleep(self) -> None:
@@ -271,7 +276,7 @@ class Listener:
         if told:
             for queue, is_work in told:
                 line = self._store.lines.get((Until.READY, queue))
-                if is_work and line is not None:
+                if is_work and line is not None and not _awake(line):
                     line.ring(1)
             self._look(told)
 
@@ -281,18 +286,23 @@ class Listener:
         counts: dict[str, Counts] = self._store.run(lambda scene: looks.counts(scene, queues))
         for (until, queue), line in list(self._store.lines.items()):
             count = counts.get(queue)
-            if line.waiting and count is not None and (wakeups := _wakeups(until, count)):
+            if line.waiting and count is not None and (wakeups := _wakeups(until, count, _awake(line))) > 0:
                 line.ring(wakeups)
         awaited = self._store.awaited.awaited()
         if awaited:
             self._store.awaited.ring(self._store.run(lambda scene: looks.over(scene, awaited)))
 
 
-def _wakeups(until: Until, count: Counts) -> int:
-    """How many waiters have reason to look."""
+def _awake(line: WaitLine) -> int:
+    """How many waiters have been woken and have yet to look."""
+    return sum(signal.is_set() for signal in list(line.waiting))
+
+
+def _wakeups(until: Until, count: Counts, awake: int) -> int:
+    """How many waiters more have reason to look."""
     match until:
         case Until.READY:
-            return count.ready + count.held
+            return count.ready + count.held - awake
         case Until.ROOM | Until.DUE:
             return 1
         case Until.DRAINED:

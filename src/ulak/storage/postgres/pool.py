@@ -9,7 +9,8 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
+from typing import Any
 
 from ulak.clock import MACHINE
 from ulak.errors import Closed, StorageBusy
@@ -127,6 +128,7 @@ class LoopPool:
 
     def __init__(self, place: Place, lanes: LoopLanes) -> None:
         self.lanes = lanes
+        self._tasks: set[asyncio.Task[None]] = set()
         self._place = place
         self._idle: deque[tuple[LoopSession, float]] = deque()
         self._waiting: deque[asyncio.Future[None]] = deque()
@@ -148,6 +150,12 @@ class LoopPool:
             if len(self._taken) + self._coming < SESSIONS_MAX:
                 return await self._connect()
             await self._wait()
+
+    def start(self, work: Coroutine[Any, Any, None]) -> None:
+        """Have this done beside the calls."""
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
     async def _wait(self) -> None:
         freed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
