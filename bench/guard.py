@@ -23,6 +23,7 @@ from bench.inmemory.memory_use import rss_mb
 from ulak import Queue
 
 JOBS = 1_000_000
+LOOKED_AT = 100_000
 
 
 def median_us(call: Callable[[], object], repeats: int = 201) -> float:
@@ -59,6 +60,24 @@ def command_ms(*argv: str) -> float:
     return min(times_ms)
 
 
+def looks() -> list[tuple[str, float, float, str]]:
+    """What it takes to look into a file of 100,000 jobs, half of them ended."""
+    commands = ("counts", "ls", "ls -q default --state dead", f"show {LOOKED_AT}")
+    with tempfile.TemporaryDirectory() as folder:
+        url = f"sqlite:///{folder}/jobs.db"
+        with Queue(f"{url}?durability=relaxed", max_attempts=1) as q:
+            for start in range(0, LOOKED_AT, 1000):
+                q.enqueue_many(["x" * 200] * 1000)
+                if start < LOOKED_AT * 4 // 10:
+                    q.ack_many(q.deliver_many(1000))
+                elif start < LOOKED_AT // 2:
+                    for lease in q.deliver_many(1000):
+                        q.nack(lease, error="no")
+        took_ms = {words: command_ms(*words.split(), "-u", url) for words in commands}
+    what = f"with {LOOKED_AT:,} jobs in a file, processor time"
+    return [(f"ulak {words} {what}", measured, 200.0, "ms") for words, measured in took_ms.items()]
+
+
 @contextlib.contextmanager
 def compiled_once() -> Iterator[Callable[..., bytes]]:
     """Runs fresh interpreters that keep what they compile, as a user's do, where that is switched off too."""
@@ -79,6 +98,7 @@ def figures() -> list[tuple[str, float, float, str]]:
         ("from ulak import Queue, processor time", import_ms(), 100.0, "ms"),
         ("ulak --help, processor time", command_ms("--help"), 100.0, "ms"),
         ("ulak health --help, processor time", command_ms("health", "--help"), 80.0, "ms"),
+        *looks(),
     ]
     q = Queue("memory://", visibility_timeout=3600)
     q.enqueue(b"warm")
