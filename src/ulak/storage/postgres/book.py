@@ -81,16 +81,18 @@ def turn(
     if limit <= 0 or not queues:
         return (yield from settle(scene, settlements)), []
     want = Want(queues, limit, worker, lease_s, tasks)
-    if are_plain(settlements):
+    is_plain = are_plain(settlements)
+    if is_plain:
         quick = yield from turn_quickly(scene, settlements, want)
         if quick is not None:
             return quick
-        ledger = Ledger(scene)
-        settled = yield from settle_with_care(ledger, settlements)
-        return settled, (yield from claim_with_care(ledger, want))
     ledger = Ledger(scene)
-    settled = yield from settle_with_care(ledger, settlements)
-    return settled, (yield from claim_in(ledger, want))
+    in_parts = not is_plain and len({lease.work.spec.queue for lease, _ in settlements} | set(queues)) == 1
+    settled = yield from settle_with_care(ledger, settlements, flushes=in_parts)
+    if in_parts:
+        return settled, (yield from claim_in(ledger, want))
+    # The tallies of all queues at once, in order: of two who did it in parts, each might wait for the other.
+    return settled, (yield from claim_with_care(ledger, want))
 
 
 def settle_together(scene: Scene, calls: Sequence[Sequence[Settlement]]) -> Step[list[list[Settled]]]:

@@ -57,8 +57,13 @@ _LAND = (
 )
 
 
-def settle_with_care(ledger: Ledger, settlements: Sequence[Settlement]) -> Step[list[Settled]]:
-    """Apply verdicts, one answer per settlement; of the same lease twice, the first wins."""
+def settle_with_care(
+    ledger: Ledger, settlements: Sequence[Settlement], *, flushes: bool = True
+) -> Step[list[Settled]]:
+    """Apply verdicts, one answer per settlement; of the same lease twice, the first wins.
+
+    flushes: False if the ledger is flushed later.
+    """
     params = base(ledger.scene)
     jobs: dict[int, JobRow] = {}
     now_at = 0.0
@@ -79,8 +84,10 @@ def settle_with_care(ledger: Ledger, settlements: Sequence[Settlement]) -> Step[
         landings[job.id] = (jobs.pop(job.id), made, verdict)
         _count(ledger, lease.work.spec.queue, job, made)
         answers.append(made.landing.state)
-    if landings:
+    if landings and flushes:
         yield from ledger.flush(_LAND, _values(landings))
+    elif landings:
+        yield Execute(f"WITH {_LAND} SELECT 1", {**params, **_values(landings)})
     return answers
 
 
