@@ -15,7 +15,8 @@ from collections.abc import Callable
 import psycopg
 
 from ulak.errors import StorageUnavailable, UlakError
-from ulak.storage.postgres.asks import Execute
+from ulak.storage.postgres.asks import Execute, Step
+from ulak.storage.postgres.attempt import Attempt
 from ulak.storage.postgres.faults import explained
 from ulak.storage.postgres.link import Session, sever
 from ulak.storage.postgres.place import Place
@@ -72,13 +73,8 @@ class Presence:
         self._is_signed = False
         session = Session(self._place)
         try:
-            if self.own is None:
-                ((self.own,),) = session.execute(Execute(_NEXT))
-            is_locked = False
-            if not session.is_proxied:
-                ((is_locked,),) = session.execute(Execute(_LOCK, (class_of(self._uid()), self.own)))
-                self._check_locked(is_locked=is_locked)
-            session.execute(Execute(_SIGN, (self.own, is_locked)))
+            signing = self._sign(is_proxied=session.is_proxied)
+            session.drive(Attempt(signing, session.begin, is_proxied=session.is_proxied).work())
         except BaseException as error:
             session.close()
             if isinstance(error, psycopg.Error):
@@ -89,6 +85,15 @@ class Presence:
         else:
             self.session = session
         self._is_signed = True
+
+    def _sign(self, *, is_proxied: bool) -> Step[None]:
+        if self.own is None:
+            ((self.own,),) = yield Execute(_NEXT)
+        is_locked = False
+        if not is_proxied:
+            ((is_locked,),) = yield Execute(_LOCK, (class_of(self._uid()), self.own))
+            self._check_locked(is_locked=is_locked)
+        yield Execute(_SIGN, (self.own, is_locked))
 
     def _check_locked(self, *, is_locked: bool) -> None:
         if not is_locked:
