@@ -17,6 +17,8 @@ ROWS = (
     ("one file, fsynced: 8 threads enqueue", "sqlite", "enqueue-8", "rate", "jobs/s"),
     ("one file: a backlog done, concurrency 100", "sqlite", "drain-100", "rate", "jobs/s"),
     ("one file: the same, tasks by the worker command", "tasks", "sqlite-100", "rate", "jobs/s"),
+    ("PostgreSQL: 8 callers enqueue", "postgres", "enqueue-8", "rate", "jobs/s"),
+    ("PostgreSQL: a backlog done, concurrency 100", "postgres", "drain", "rate", "jobs/s"),
 )
 TITLE = "## How fast"
 FOOT = "every figure, its spread, versions and durability: [docs/comparison.md](docs/comparison.md)."

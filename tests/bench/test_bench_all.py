@@ -10,8 +10,8 @@ import pytest
 
 from bench import all as program
 from bench import load
-from bench.comparing.headline import BEGIN, END, headline, put_into
-from bench.comparing.page import page
+from bench.comparing.headline import BEGIN, END, ROWS, headline, put_into
+from bench.comparing.page import COMPARED, page
 from bench.comparing.tables import case_table, exponent, is_noisy, kills, number, short, table
 from bench.kit.cases import LATENCY, RATE, Case
 
@@ -157,6 +157,13 @@ def test_first_page_gets_ulaks_figures_beside_the_best_peers_but_no_yardsticks()
     assert new.endswith(f"{END}\nafter\n")
     assert put_into(new, figures) == new
     assert put_into("no marks", figures) is None
+
+
+def test_every_figure_of_the_first_page_is_one_that_is_measured():
+    for _, part, case, figure, unit in ROWS:
+        cases = COMPARED[part][1]
+        assert unit in cases[case].figures[figure]
+        assert set(program.PEERS[part]) & set(cases[case].sides)
 
 
 def test_last_results_make_a_page_without_a_run(tmp_path, capsys):

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.cli.command import COMMAND, TIMEOUT_S, environment, ulak
+from tests.cli.command import COMMAND, TIMEOUT_S, environment, on_terminal, ulak
 from tests.cli.test_bench_load import plan
 from tests.support.waiting import eventually
 from ulak import ConfigError, Queue
@@ -124,6 +124,17 @@ def test_a_summary_and_a_picture_for_people(tmp_path: Path) -> None:
     assert ("\nvalid" in done.stdout) == (done.returncode == 0)
     assert done.stderr.splitlines()[-1] == f"drawn in {picture}"
     assert picture.read_text().startswith("<svg")
+
+
+def test_a_terminal_shows_how_far_a_run_is_and_nothing_of_it_afterwards() -> None:
+    status, shown, printed = on_terminal(
+        "bench", "--jobs", 600, "--rate", 1500, "--repeat", 1, stderr_only=True
+    )
+    assert status in {0, 1}
+    assert "run 1 of 1, no failures: " in shown
+    assert " of 660 jobs enqueued" in shown
+    assert shown.endswith("\r\x1b[2K")
+    assert "\x1b" not in printed
 
 
 def test_a_rate_that_no_store_takes_makes_a_run_that_does_not_count() -> None:
