@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import signal
 from pathlib import Path
 
 import pytest
 
 from tests.cli.working import HELLO, Caller, Python, Work
+from tests.support.doors import Door
 from tests.support.waiting import WAIT_S
 
-pytestmark = pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="it must find its descriptors")
+FINDS = pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="it must find its descriptors")
+ALONE_OR_NOT = pytest.mark.parametrize("more", [[], ["--processes", "1"]], ids=["alone", "processes"])
 
 _TEARS = """
 @app.task
@@ -24,6 +27,7 @@ def tear(*parts: str) -> None:
 """
 
 
+@FINDS
 def test_a_worker_whose_files_a_job_has_closed_ends_and_another_takes_over(
     work: Work, python: Python, caller: Caller, folder: Path
 ) -> None:
@@ -39,6 +43,7 @@ def test_a_worker_whose_files_a_job_has_closed_ends_and_another_takes_over(
     assert caller.welcome.enqueue("ada").result(WAIT_S) == "welcome ada"
 
 
+@FINDS
 def test_one_of_several_processes_is_replaced_then(
     work: Work, python: Python, caller: Caller, folder: Path
 ) -> None:
@@ -46,4 +51,53 @@ def test_one_of_several_processes_is_replaced_then(
     worker = work("hello:app", "--processes", "1", "--concurrency", "2")
     python("tear.enqueue('.lock')")
     assert " ended with status 69: error U205: " in worker.err.until(" ended with ")
+    assert caller.welcome.enqueue("ada").result(WAIT_S) == "welcome ada"
+
+
+# As where RLIMIT_AS is reached, or RLIMIT_NPROC.
+_STARVES = """
+import threading
+from ulak.worker.runtime import Crew
+
+def start_none(_: object) -> None:
+    raise RuntimeError("can't start new thread")
+
+def strike(*_: object) -> None:
+    raise MemoryError
+
+@app.task(max_attempts=1)
+def strangle() -> None:
+    threading.Thread.start = start_none
+    Crew._settlements = strike
+"""
+
+
+@ALONE_OR_NOT
+def test_a_process_that_can_start_no_thread_stops_in_order(
+    work: Work, caller: Caller, gate: Door, folder: Path, more: list[str]
+) -> None:
+    starved = HELLO.replace("    word, ", "    threading.Thread.start = start_none\n    word, ")
+    (folder / "hello.py").write_text(starved + _STARVES)
+    worker = work("hello:app", "--concurrency", "2", *more)
+    job = caller.stand.enqueue(gate.place)
+    guest = gate.guest()
+    worker.signal(signal.SIGTERM)
+    guest.let_go("home")
+    assert worker.ended() == 0
+    assert worker.err.rest()[-1] == "ulak stopped on SIGTERM: 0 jobs handed back, 0 jobs open"
+    assert (job.result(0), job.info().attempt) == ("home", 1)
+
+
+@ALONE_OR_NOT
+def test_a_process_whose_workers_die_and_cannot_be_replaced_ends(
+    work: Work, python: Python, caller: Caller, folder: Path, more: list[str]
+) -> None:
+    (folder / "hello.py").write_text(HELLO + _STARVES)
+    worker = work("hello:app", "--concurrency", "1", "--grace", "10ms", *more)
+    python("strangle.enqueue()")
+    text = "takes no more jobs: 1 of its 1 workers has died, and no other can be started"
+    worker.err.until(text)
+    if not more:
+        assert worker.ended() == 0
+        worker = work("hello:app", "--concurrency", "1")
     assert caller.welcome.enqueue("ada").result(WAIT_S) == "welcome ada"

@@ -1,4 +1,4 @@
-"""What ends a worker process beside signals: its memory, hung threads, and changed source."""
+"""What ends a worker process beside signals: its memory, threads that die or hang, and changed source."""
 
 from __future__ import annotations
 
@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 LOOK_S = 1.0
 """How often memory and files are looked at."""
 
+DEAD_LOOKS = 4
+"""At how many looks in a row a worker is dead that nobody replaces: its pool looks as often."""
+
 FILES_MAX = 10_000
 _STATM = Path("/proc/self/statm")
 
@@ -29,8 +32,11 @@ def watch(look: Look, on_found: Callable[[str], object]) -> None:
     """Look again and again, from a thread of its own, until that tells something; pass it on."""
 
     def go() -> None:
-        while (why := look()) is None:
-            SYSTEM.wait(threading.Event(), LOOK_S)
+        try:
+            while (why := look()) is None:
+                SYSTEM.wait(threading.Event(), LOOK_S)
+        except MemoryError:
+            why = "it has no memory left"
         on_found(why)
 
     threading.Thread(target=go, name="ulak-look", daemon=True).start()
@@ -59,7 +65,23 @@ def too_large(max_bytes: int) -> Look:
     return look
 
 
-# Threads that hang
+# Threads that die, and that hang
+
+
+def dead_threads(pool: Pool, count: int) -> Look:
+    """Tells when workers of a pool have died and stay so: the system gives no memory, or no more threads."""
+    looks = 0
+
+    def look() -> str | None:
+        nonlocal looks
+        dead = pool.dead
+        looks = looks + 1 if dead else 0
+        if looks < DEAD_LOOKS:
+            return None
+        have, others = ("has", "no other") if dead == 1 else ("have", "no others")
+        return f"{dead} of its {count} workers {have} died, and {others} can be started"
+
+    return look
 
 
 def too_many_late(pool: Pool, count: int, *, is_replaced: bool) -> Look:

@@ -126,8 +126,9 @@ class Worker:
         if self._holds_jobs:
             # Whoever reads it may have stopped reading.
             saying = threading.Thread(target=self._front.breaks_off, args=(number,), daemon=True)
-            saying.start()
-            saying.join(SAY_S)
+            with contextlib.suppress(RuntimeError):  # no more threads
+                saying.start()
+                saying.join(SAY_S)
         return 128 + number
 
     def run(self, stops: Stops) -> int:
@@ -221,10 +222,7 @@ class Worker:
         try:
             for look, grace_s in looks:
                 self._leave_once(look, grace_s)
-            if args.executor != "process":  # there such jobs are killed
-                is_replaced = self._front.is_one_of_several
-                late = work_limits.too_many_late(pool, args.concurrency, is_replaced=is_replaced)
-                self._leave_once(late, args.grace, logging.WARNING)
+            self._leave_once(self._lost_threads(pool), args.grace, logging.WARNING)
             report, number, why = self._watched(pool)
         except BaseException:
             pool.shutdown(0)
@@ -232,6 +230,14 @@ class Worker:
         self._holds_jobs = False
         self._front.ended(report, number=number, why=why)
         return pool
+
+    def _lost_threads(self, pool: Pool) -> Look:
+        count = self._args.concurrency
+        looks = [work_limits.dead_threads(pool, count)]
+        if self._args.executor != "process":  # there such jobs are killed
+            is_replaced = self._front.is_one_of_several
+            looks.append(work_limits.too_many_late(pool, count, is_replaced=is_replaced))
+        return lambda: next(filter(None, (look() for look in looks)), None)
 
     def _leave_once(self, look: Look, grace_s: float, level: int = logging.INFO) -> None:
         work_limits.watch(look, lambda why: self._inbox.put(Leave(why, grace_s, level)))
@@ -256,7 +262,8 @@ class Worker:
                 if number is None and why is None:
                     why = self._leave(note)
                     endings += self._begin(partial(pool.shutdown, note.grace_s))
-                    work_limits.watch(work_limits.only_late(pool), lambda _: self._inbox.put(OnlyLate()))
+                    with contextlib.suppress(RuntimeError):  # no more threads: then it has the whole grace
+                        work_limits.watch(work_limits.only_late(pool), lambda _: self._inbox.put(OnlyLate()))
             elif isinstance(note, OnlyLate):
                 # Their attempts have failed, whatever comes.
                 endings += self._begin(partial(pool.shutdown, 0))
@@ -308,13 +315,19 @@ def _set_by(where: str) -> Iterator[None]:
 
 
 def _in_a_thread(act: Callable[[], None]) -> None:
-    threading.Thread(target=act, name="ulak-end", daemon=True).start()
+    try:
+        threading.Thread(target=act, name="ulak-end", daemon=True).start()
+    except RuntimeError:
+        # The system gives no more of them. Signals are heard here too, and a second one has its own thread.
+        act()
 
 
 def _see_off(pool: Pool, status: int, *, in_a_hurry: bool) -> None:
     """Have the process end soon, whatever else runs in it: a thread of the App's own, an exit function."""
     if not in_a_hurry:  # else its deadline is near
-        _in_a_thread(lambda: end_in(LINGER_S, lambda: 0))
+        lingering = threading.Thread(target=end_in, args=(LINGER_S, lambda: 0), daemon=True)
+        with contextlib.suppress(RuntimeError):
+            lingering.start()
     if pool.size:
         # Handlers that were left behind still run: what they do to streams while the interpreter is taken
         # down would end the process by a fatal error.

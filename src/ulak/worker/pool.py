@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import threading
 from collections.abc import Callable, Mapping, Sequence
@@ -105,6 +106,14 @@ class BasePool:
         return [] if self._overseer is None else self._overseer.late
 
     @property
+    def dead(self) -> int:
+        """How many of its threads have died; they are replaced within two seconds, if that can be done."""
+        hands, keeper = self._hands, self._keeper
+        if self._crew.stopped or not isinstance(hands, ThreadHands):
+            return 0
+        return len(hands.lost()) + (keeper is not None and not keeper.is_alive())
+
+    @property
     def takes_jobs(self) -> bool:
         """Whether its workers were started, and take new jobs."""
         return self._hands is not None and self._crew.taking
@@ -185,7 +194,8 @@ class BasePool:
             try:
                 run(self._edge, keeper.keep())
             except BaseException:  # noqa: BLE001 - whatever struck this thread, nobody else renews the leases
-                _log.exception("the keeper of queue %s was struck, and goes on", self._crew.label)
+                with contextlib.suppress(Exception):  # there may be no memory to say so
+                    _log.exception("the keeper of queue %s was struck, and goes on", self._crew.label)
 
     def _store_policy(self) -> Flow[None]:
         """Store the backoff as the queue's, if it has none."""
