@@ -236,10 +236,12 @@ class Listener:
             self._channels[name] = wanted[name]
         if new:
             self._heard.update(new)
-            # What came before they were listened to has rung for nobody. Calls of this process that are just
-            # committed wake their own.
+            # What came before they were listened to has rung for nobody.
+            named = {wanted[name] for name in new}
+            before = self._counts(named)
+            # Meanwhile calls of this process that are just committed wake their own.
             pause(FIRST_LOOK_S)
-            self._look({wanted[name] for name in new})
+            self._look(named, before)
 
     def _sleep(self) -> None:
         fds = self._wake_fds
@@ -280,13 +282,25 @@ class Listener:
                     line.ring(1)
             self._look(told)
 
-    def _look(self, told: Iterable[tuple[str, bool]]) -> None:
-        """Look at these queues, and wake who has reason to look too."""
+    def _counts(self, told: Iterable[tuple[str, bool]]) -> dict[str, Counts]:
         queues = sorted({queue for queue, _ in told})
         counts: dict[str, Counts] = self._store.run(lambda scene: looks.counts(scene, queues))
+        return counts
+
+    def _look(self, told: Iterable[tuple[str, bool]], before: Mapping[str, Counts] | None = None) -> None:
+        """Look at these queues, and wake who has reason to look too.
+
+        before: how they stood a moment ago, where nobody has rung: only what has stayed since is a reason.
+        """
+        counts = self._counts(told)
         for (until, queue), line in list(self._store.lines.items()):
             count = counts.get(queue)
-            if line.waiting and count is not None and (wakeups := _wakeups(until, count, _awake(line))) > 0:
+            if not line.waiting or count is None:
+                continue
+            wakeups = _wakeups(until, count, None if before is None else before[queue])
+            if until is Until.READY:
+                wakeups -= _awake(line)
+            if wakeups > 0:
                 line.ring(wakeups)
         awaited = self._store.awaited.awaited()
         if awaited:
@@ -298,12 +312,13 @@ def _awake(line: WaitLine) -> int:
     return sum(signal.is_set() for signal in list(line.waiting))
 
 
-def _wakeups(until: Until, count: Counts, awake: int) -> int:
-    """How many waiters more have reason to look."""
+def _wakeups(until: Until, count: Counts, before: Counts | None) -> int:
+    """How many waiters have reason to look. before: as for `_look`."""
     match until:
         case Until.READY:
-            return count.ready + count.held - awake
+            found = count.ready + count.held
+            return found if before is None else min(found, before.ready + before.held)
         case Until.ROOM | Until.DUE:
-            return 1
+            return int(before is None)
         case Until.DRAINED:
-            return int(count.leased == 0)
+            return int(before is None and count.leased == 0)
