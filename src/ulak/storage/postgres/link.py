@@ -42,6 +42,8 @@ _ALWAYS = {
     "default_transaction_read_only": "off",
     "lock_timeout": f"{LOCK_S:g}s",
     "jit": "off",
+    # The library escapes bytes as for literals, though they are bound: off doubles what is in them.
+    "standard_conforming_strings": "on",
     # So that the server finds out by itself that a client is gone, also amid a statement.
     "tcp_keepalives_idle": "5",
     "tcp_keepalives_interval": "2",
