@@ -7,9 +7,10 @@ import importlib
 import inspect
 import os
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ulak.errors import ConfigError
 
@@ -77,13 +78,17 @@ def _name_of(file: Path, target: str) -> str:
 
 def _imported(name: str, target: str) -> ModuleType:
     try:
-        return importlib.import_module(name)
+        found: object = importlib.import_module(name)
     except KeyboardInterrupt:
         raise
     except BaseException as error:
         if isinstance(error, ModuleNotFoundError) and error.name and f"{name}.".startswith(f"{error.name}."):
             raise ConfigError(_no_module(name, error.name, target)) from None
-        raise ConfigError(_broken(name, error, target)) from error
+        raise ConfigError(_broken(f"importing {name}", error, target)) from error
+    if not isinstance(found, ModuleType):
+        put = f"it puts {_a(_kind_of(found))} in its place in sys.modules"
+        raise ConfigError(f"{name!r} is no module: {put}\n  {_set_by(target)}")
+    return found
 
 
 def _refuse_hidden(module: ModuleType, place: str) -> None:
@@ -112,9 +117,7 @@ def _is_of_python(name: str) -> bool:
 
 def _only(module: ModuleType, target: str) -> str:
     """The name of the App called `app`, or of the only one."""
-    from ulak.app import App
-
-    apps = {name: value for name, value in vars(module).items() if isinstance(value, App)}
+    apps = {name: value for name, value in vars(module).items() if _is_app(value)}
     if "app" in apps:
         return "app"
     if len({id(app) for app in apps.values()}) > 1:
@@ -131,26 +134,40 @@ def _only(module: ModuleType, target: str) -> str:
 def _named(module: ModuleType, attribute: str, target: str) -> object:
     found: object = module
     for part in attribute.split("."):
-        names = [name for name in dir(found) if not name.startswith("__")]
-        if not hasattr(found, part):
+        names = _names_of(found)
+        try:
+            found = getattr(found, part)
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:
+            if not isinstance(error, AttributeError) or part in names:
+                text = _broken(f"looking for {attribute!r} in {_file_of(module)}", error, target)
+                raise ConfigError(text) from error
             near = difflib.get_close_matches(part, names, 1)
             hint = f"; did you mean {near[0]!r}?" if near else _contents(module)
-            raise ConfigError(f"{_file_of(module)} has no {attribute!r}{hint}\n  {_set_by(target)}")
-        found = getattr(found, part)
+            text = f"{_file_of(module)} has no {attribute!r}{hint}\n  {_set_by(target)}"
+            raise ConfigError(text) from None
     return found
+
+
+def _names_of(value: object) -> list[str]:
+    """The names that it says it has; whatever its class does."""
+    try:
+        names: list[object] = [*dir(value)]
+        return [name for name in names if isinstance(name, str) and not name.startswith("__")]
+    except Exception:  # noqa: BLE001 - as it says; they are for a hint alone
+        return []
 
 
 def _refuse_stranger(found: object, module: ModuleType, attribute: str, target: str) -> None:
     """Raises ConfigError for what is no App, with what to name instead."""
-    from ulak.app import App
-
-    if isinstance(found, App):
+    if _is_app(found):
         return
-    apps = [name for name, value in vars(module).items() if isinstance(value, App)]
+    apps = [name for name, value in vars(module).items() if _is_app(value)]
     place = target.partition(":")[0]
     if apps:
         fix = f"the module's App is {', '.join(f'{place}:{name}' for name in apps[:_NAMES_SHOWN])}"
-    elif inspect.isroutine(found):
+    elif _is(inspect.isroutine, found):
         fix = f"functions are not called here: add a line app = {attribute}(), and name {place}:app"
     else:
         fix = 'an App is made by app = ulak.App("sqlite:///jobs.db"), at the level of the module'
@@ -197,12 +214,12 @@ def _modules_in(folder: Path) -> list[str]:
     return [entry.stem for entry in entries if entry.suffix == ".py" or (entry / "__init__.py").is_file()]
 
 
-def _broken(name: str, error: BaseException, target: str) -> str:
+def _broken(act: str, error: BaseException, target: str) -> str:
     from ulak.capture import capture
 
     shown = capture(error)
     text = [_cut(line.strip()) for line in shown.text.splitlines()[:_TEXT_LINES_MAX]] or [""]
-    lines = [f"importing {name} raised {shown.type}: {text[0]}".rstrip(": "), *text[1:]]
+    lines = [f"{act} raised {shown.type}: {text[0]}".rstrip(": "), *text[1:]]
     lines.append(f"at {_place_of(error)}; -v shows the whole traceback")
     if (hiding := _hiding()) is not None:
         lines.append(f"{hiding} hides a module of Python's own: rename it")
@@ -259,7 +276,7 @@ def _contents(module: ModuleType) -> str:
     own = [
         f"{name} ({_kind_of(value)})"
         for name, value in vars(module).items()
-        if not name.startswith("_") and not inspect.ismodule(value) and _is_from(value, module)
+        if not name.startswith("_") and not _is(inspect.ismodule, value) and _is_from(value, module)
     ]
     more = ", …" if len(own) > _NAMES_SHOWN else ""
     return f"; it has {', '.join(own[:_NAMES_SHOWN])}{more}" if own else "; it is empty"
@@ -267,22 +284,43 @@ def _contents(module: ModuleType) -> str:
 
 def _is_from(value: object, module: ModuleType) -> bool:
     """Whether the module made it, as far as one can tell."""
-    return not (inspect.isclass(value) or inspect.isroutine(value)) or value.__module__ == module.__name__
+    if not (_is(inspect.isclass, value) or _is(inspect.isroutine, value)):
+        return True
+    return _is(lambda made: made.__module__ == module.__name__, value)
+
+
+def _is_app(value: object) -> bool:
+    """Whether it is one, and does not only say so of itself."""
+    from ulak.app import App
+
+    return issubclass(type(value), App)
+
+
+def _is(test: Callable[[Any], bool], value: object) -> bool:
+    """Whether a look finds that; not where the value's class lets nobody look."""
+    try:
+        return test(value)
+    except Exception:  # noqa: BLE001 - whatever that class does
+        return False
 
 
 def _kind_of(value: object) -> str:
-    from ulak.app import App
     from ulak.task import Task
 
-    if isinstance(value, App | Task):
-        return "App" if isinstance(value, App) else "task"
-    if inspect.isclass(value) or inspect.isroutine(value):
-        return "class" if inspect.isclass(value) else "function"
+    if value is None:
+        return "None"
+    if _is_app(value) or issubclass(type(value), Task):
+        return "App" if _is_app(value) else "task"
+    if _is(inspect.isclass, value) or _is(inspect.isroutine, value):
+        return "class" if _is(inspect.isclass, value) else "function"
     kind = type(value)
-    return kind.__name__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__name__}"
+    place = type.__getattribute__(kind, "__module__")
+    return f"{place}.{kind.__name__}" if isinstance(place, str) and place != "builtins" else kind.__name__
 
 
 def _a(noun: str) -> str:
+    if noun == "None":
+        return noun
     return f"{'an' if noun[:1].lower() in 'aeiou' else 'a'} {noun}"
 
 
