@@ -174,6 +174,24 @@ def test_what_is_broken_from_the_start_waits_too_and_ends_at_a_signal(work: Work
     assert worker.ended() == 0
 
 
+@pytest.mark.parametrize(
+    ("args", "status", "first"),
+    [
+        (["--max-rss", "1M"], 2, "error U302: --max-rss 1M is less than the "),
+        (["--url", "memory://"], 2, "error U302: hello:app is on memory://"),
+        (["--url", "http://x"], 2, "error U302: no store for 'http://'"),
+        (["--url", "sqlite:///no/folder/x.db"], 2, "error U302: the directory of "),
+        (["--url", "sqlite:///hello.py"], 69, "error U"),
+    ],
+)
+def test_what_no_edit_mends_ends_it(work: Work, args: list[str], *, status: int, first: str) -> None:
+    worker = work("hello:app", "--reload", *args, ready=False)
+    assert worker.ended() == status
+    lines = worker.err.rest()
+    assert lines[0].startswith(first)
+    assert not any("starts again" in line for line in lines)
+
+
 def changed_at(path: Path, at_s: float) -> None:
     os.utime(path, ns=(int(at_s * 1e9),) * 2)
 

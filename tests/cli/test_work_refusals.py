@@ -359,3 +359,17 @@ def test_a_process_says_it_in_the_same_words(folder: Path, args: list[str]) -> N
             ),
             HELP,
         ]
+
+
+@pytest.mark.parametrize(
+    "args", [[], ["--processes", "2"], ["--reload"]], ids=["alone", "processes", "reload"]
+)
+def test_a_directory_that_was_removed_is_told(tmp_path: Path, args: list[str]) -> None:
+    (gone := tmp_path / "gone").mkdir()
+    removing = ["sh", "-c", 'rmdir "$PWD"; exec "$@"', "sh"]
+    with running(*removing, *COMMAND, "work", "hello:app", *args, folder=gone) as worker:
+        assert worker.ended() == 2
+        assert worker.err.rest() == [
+            "error U302: the current directory was removed, so no module can be found in it",
+            "  go to one that is there",
+        ]

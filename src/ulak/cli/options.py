@@ -13,6 +13,8 @@ from ulak.durations import parse_duration
 from ulak.errors import ArgumentError, ConfigError
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from _typeshed import SupportsWrite
 
 _WORD_CHARS_MAX = 40
@@ -97,6 +99,17 @@ class Parser(argparse.ArgumentParser):
 def add_verbose(parser: argparse.ArgumentParser, *, dest: str = "verbose") -> None:
     """`-v`, which may stand before the command and after it; together they count."""
     parser.add_argument("-v", "--verbose", action="count", default=0, dest=dest, help="say more; -vv all")
+
+
+def current_folder() -> Path:
+    """The current directory. Raises ConfigError where it was removed, as a deploy may do."""
+    from pathlib import Path
+
+    try:
+        return Path.cwd()
+    except FileNotFoundError:
+        text = "the current directory was removed, so no module can be found in it\n  go to one that is there"
+        raise ConfigError(text) from None
 
 
 def whole(least: int, most: int) -> Callable[[str], int]:

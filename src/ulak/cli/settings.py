@@ -7,10 +7,9 @@ import copy
 import os
 import sys
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any, NamedTuple, cast
 
-from ulak.cli.options import Parser, add_verbose, spelled
+from ulak.cli.options import Parser, add_verbose, current_folder, spelled
 from ulak.config import SETTINGS, Value, settings_of
 from ulak.errors import ConfigError
 
@@ -25,7 +24,7 @@ what comes of them. A name that is no setting is an error.
 
 def here() -> dict[str, Value]:
     """What is set for this process. Raises ConfigError."""
-    return settings_of(os.environ, Path.cwd())
+    return settings_of(os.environ, current_folder())
 
 
 def fill(parser: Parser, command: str) -> None:

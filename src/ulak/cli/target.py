@@ -12,6 +12,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
+from ulak.cli.options import current_folder
 from ulak.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -41,7 +42,7 @@ def locate(target: str) -> tuple[App, str]:
     is_form = file is not None or all(place.split("."))
     if not is_form or (colon and not all(map(str.isidentifier, attribute.split(".")))):
         raise ConfigError(f"{_cut(target)!r} names no App\n  {_FORM}")
-    _put_on_path(Path.cwd())
+    _put_on_path(current_folder())
     if file is None:
         module = _imported(place, target)
         _refuse_hidden(module, place)

@@ -10,7 +10,6 @@ import sys
 import threading
 from collections.abc import Iterable
 from contextlib import AbstractContextManager
-from pathlib import Path
 from queue import SimpleQueue
 from typing import TYPE_CHECKING
 
@@ -19,6 +18,7 @@ import msgspec
 from ulak import events
 from ulak.cli import read, work_limits
 from ulak.cli.explain import explained, status_of
+from ulak.cli.options import current_folder
 from ulak.cli.stops import Hurry, Stopped, Stops
 from ulak.cli.work_limits import Sources
 from ulak.cli.work_process import Note, Worker
@@ -40,7 +40,11 @@ def main(*argv: str) -> int:
     """Do what a lone `ulak ARGV` would; its exit status."""
     began_on = SYSTEM.calendar()
     sys.argv[:] = ["ulak", *argv]
-    args = read(argv)
+    try:
+        args = read(argv)
+    except ConfigError as error:  # its parent could read them; the directory has changed since
+        tell(explained(error, verbose=False))
+        return status_of(error)
     assert args is not None, "the parent has read these arguments"
     args.is_process = True
     inbox: SimpleQueue[Note] = SimpleQueue()
@@ -58,7 +62,7 @@ def main(*argv: str) -> int:
             return _run(worker, stops)
         except Exception as error:  # noqa: BLE001 - whatever it is, its parent is told
             text = explained(error, verbose=args.verbose > 0)
-            if not (args.reload and front.is_fresh):
+            if not (args.reload and front.is_fresh) or worker.is_beyond_edits:
                 is_gone = isinstance(error, StorageGone) and not error.is_lost_here_only
                 tie.report(Word.GONE if is_gone else Word.FAILED, text)
                 return status_of(error)
@@ -75,7 +79,7 @@ def _run(worker: Worker, stops: Stops) -> int:
 
 def _await_change(stops: Stops, tie: Tie, *, since: float) -> int:
     """Wait until the user has mended what kept the App from being loaded, or a signal comes."""
-    folder = Path.cwd()
+    folder = current_folder()
     sources = Sources(folder, lambda: work_limits.all_in(folder), since=since, sees_new=True)
     try:
         with stops.breaking_off():

@@ -14,14 +14,13 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack
 from functools import partial
-from pathlib import Path
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeAlias
 
 import msgspec
 
 from ulak.cli import logs, work_limits
-from ulak.cli.options import spelled_size
+from ulak.cli.options import current_folder, spelled_size
 from ulak.cli.output import visible
 from ulak.cli.stops import Deadline, Hurry, Stopped, Stops, end_in, next_note
 from ulak.cli.work_limits import LOOK_S, Look, Sources
@@ -109,6 +108,8 @@ class Worker:
         self._front = front
         self._began_on = SYSTEM.calendar()
         self._holds_jobs = False
+        # Whether what keeps it from working is the command line, and not the App.
+        self.is_beyond_edits = False
         self._stops: Stops | None = None
         self._health = ExitStack()
 
@@ -161,14 +162,8 @@ class Worker:
 
         args = self._args
         app, found_at = locate(args.app)
-        if args.url is not None:
-            with _set_by("--url on the command line"):
-                app.url = args.url
-        if app.url.startswith("memory:"):
-            raise ConfigError(
-                f"{args.app} is on {app.url}, and what is in memory only its own process sees\n  "
-                + (_PUT_ON_A_FILE if args.url is None else "name a file: --url sqlite:///jobs.db")
-            )
+        with self._beyond_edits(args.url is not None):
+            self._place(app)
         if not app.tasks:
             raise ConfigError(
                 f"{args.app} has no tasks, so every job would have to be held\n"
@@ -178,9 +173,31 @@ class Worker:
             for name in args.queues or ():
                 app.queue(name)
         made = f"App(...), where {args.app} is made"
-        with _set_by(made if args.url is None else "--url on the command line"):
+        by = _set_by(made if args.url is None else "--url on the command line")
+        with self._beyond_edits(args.url is not None), by:
             app.open()
         return app, found_at
+
+    def _place(self, app: App) -> None:
+        """Put the App on the store that is to be used."""
+        args = self._args
+        if args.url is not None:
+            with _set_by("--url on the command line"):
+                app.url = args.url
+        if app.url.startswith("memory:"):
+            raise ConfigError(
+                f"{args.app} is on {app.url}, and what is in memory only its own process sees\n  "
+                + (_PUT_ON_A_FILE if args.url is None else "name a file: --url sqlite:///jobs.db")
+            )
+
+    @contextlib.contextmanager
+    def _beyond_edits(self, is_so: bool) -> Iterator[None]:  # noqa: FBT001 - it reads as an if
+        """While inside, and if so, what is refused is not mended by editing the App."""
+        try:
+            yield
+        except UlakError:
+            self.is_beyond_edits = is_so
+            raise
 
     def _looks(self) -> list[tuple[Look, float]]:
         """What to look at while it works, and the grace of running jobs once that tells something."""
@@ -188,13 +205,14 @@ class Worker:
         looks: list[tuple[Look, float]] = []
         if args.max_rss is not None:
             if (taken := work_limits.rss_bytes()) > args.max_rss:
+                self.is_beyond_edits = True
                 raise ConfigError(
                     f"--max-rss {spelled_size(args.max_rss)} is less than the {spelled_size(taken)} that "
                     f"{args.app} takes before its first job"
                 )
             looks.append((work_limits.too_large(args.max_rss), SECONDS_MAX))
         if args.reload:
-            folder = Path.cwd()
+            folder = current_folder()
             sources = Sources(folder, lambda: work_limits.imported(folder), since=self._began_on)
             looks.append((sources.look, args.grace))
         return looks
@@ -260,8 +278,8 @@ class Worker:
                 endings += self._begin(partial(pool.shutdown, 0))
             elif isinstance(note, Leave):
                 if number is None and why is None:
-                    why = self._leave(note)
                     endings += self._begin(partial(pool.shutdown, note.grace_s))
+                    why = self._leave(note)
                     with contextlib.suppress(RuntimeError):  # no more threads: then it has the whole grace
                         work_limits.watch(work_limits.only_late(pool), lambda _: self._inbox.put(OnlyLate()))
             elif isinstance(note, OnlyLate):
