@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from inspect import iscoroutine
 from typing import TYPE_CHECKING, Any, Generic, NoReturn, ParamSpec, TypeVar, Unpack
+from weakref import WeakSet
 
 import msgspec
 
@@ -113,17 +114,11 @@ class Calls(Generic[P, R]):
         QueueFull, Closed, WouldDeadlock: nothing was stored then. StorageUnavailable: whether it was is not
         known, and an idempotency_key makes it safe to call again.
         """
-        body = self._encode(args, kwargs)
-        if self._core.home.sending is not None:
-            return self._run(self._alone(body))[0]
-        return self._made(self._way(body, self._priority))
+        return self._made(self._way(self._encode(args, kwargs), self._priority))
 
     async def aenqueue(self, *args: P.args, **kwargs: P.kwargs) -> Job[R]:
         """As `enqueue`."""
-        body = self._encode(args, kwargs)
-        if self._core.home.sending is not None:
-            return (await self._arun(self._alone(body)))[0]
-        answer = self._away(body, self._priority)
+        answer = self._away(self._encode(args, kwargs), self._priority)
         return self._made(await answer if iscoroutine(answer) else answer)
 
     def call(self, *args: P.args, **kwargs: P.kwargs) -> Call[R]:
@@ -137,12 +132,12 @@ class Calls(Generic[P, R]):
         queue, with one connection and one timeout, if any. Raises as `enqueue`.
         """
         batch = self._batch(calls)
-        return self._run(batch) if batch.drafts else []
+        return self._many(batch, self._run(batch)) if batch.drafts else []
 
     async def aenqueue_many(self, calls: Iterable[Call[R]]) -> list[Job[R]]:
         """As `enqueue_many`."""
         batch = self._batch(calls)
-        return await self._arun(batch) if batch.drafts else []
+        return self._many(batch, await self._arun(batch)) if batch.drafts else []
 
     def using(self, **options: Unpack[TaskOptions]) -> Calls[P, R]:
         """The task with these options for its jobs, as in `TaskOptions`; what is not named stays.
@@ -183,18 +178,18 @@ class Calls(Generic[P, R]):
             core.home.enqueued(plan.queue, core.name, job_id, existed=existed)
         return Job(int(job_id) if existed else job_id, core.name, plan.queue, existed, core)
 
-    def _alone(self, body: bytes) -> Batch:
-        return Batch(self._plan, [msgspec.structs.replace(self._plan.draft, payload=body)])
+    def _many(self, batch: Batch, ids: list[int]) -> list[Job[R]]:
+        return [self._made(job_id, batch.plan) for job_id in ids]
 
-    def _run(self, batch: Batch) -> list[Job[R]]:
+    def _run(self, batch: Batch) -> list[int]:
         with self._sending(batch) as sent:
             sent.ids = self._core.home.run(batch.queue, Batch(batch.plan, sent.drafts).put)
-        return [self._made(job_id, batch.plan) for job_id in sent.ids]
+        return sent.ids
 
-    async def _arun(self, batch: Batch) -> list[Job[R]]:
+    async def _arun(self, batch: Batch) -> list[int]:
         with self._sending(batch) as sent:
             sent.ids = await self._core.home.arun(batch.queue, Batch(batch.plan, sent.drafts).put)
-        return [self._made(job_id, batch.plan) for job_id in sent.ids]
+        return sent.ids
 
     def _sending(self, batch: Batch) -> AbstractContextManager[Sent]:
         home = self._core.home
@@ -205,12 +200,31 @@ class Calls(Generic[P, R]):
         return home.sending(self._core.name, batch.queue, batch.drafts)
 
     def _find_way(self, body: bytes, priority: int) -> Any:  # noqa: ANN401 - as `Queue.enqueue`
-        self._way = self._way_on(self._queue_now(), self._core.home.run, may_block=True)
+        self._way = self._way_now(self._sent, self._core.home.run, may_block=True)
         return self._way(body, priority)
 
     def _afind_way(self, body: bytes, priority: int) -> Any:  # noqa: ANN401 - an id, or a coroutine of one
-        self._away = self._way_on(self._queue_now(), self._core.home.arun, may_block=False)
+        self._away = self._way_now(self._asent, self._core.home.arun, may_block=False)
         return self._away(body, priority)
+
+    def _way_now(self, sent: Callable[..., Any], go: Callable[..., Any], *, may_block: bool) -> Any:  # noqa: ANN401 - as above
+        self._core.found.add(self)
+        if self._core.home.sending is not None:
+            return sent
+        return self._way_on(self._queue_now(), go, may_block=may_block)
+
+    def forget_way(self) -> None:
+        """Find it anew: what goes on around an enqueue is another now."""
+        self._way, self._away = self._find_way, self._afind_way
+
+    def _sent(self, body: bytes, _: int) -> int:
+        return self._run(self._alone(body))[0]
+
+    async def _asent(self, body: bytes, _: int) -> int:
+        return (await self._arun(self._alone(body)))[0]
+
+    def _alone(self, body: bytes) -> Batch:
+        return Batch(self._plan, [msgspec.structs.replace(self._plan.draft, payload=body)])
 
     def _queue_now(self) -> TaskQueue:
         if self._plan.connection is None:
@@ -285,6 +299,8 @@ class Core:
         self, home: Home, function: Callable[..., Any], name: str, nearby: Mapping[str, Any] | None
     ) -> None:
         self.home = home
+        # What has found its way into the store, which is another while enqueues are traced.
+        self.found: WeakSet[Calls[..., Any]] = WeakSet()
         self.function = function
         self.name = name
         self.names: tuple[str, ...] = (name,)

@@ -111,6 +111,11 @@ class Task(Calls[P, R]):
         """The function itself."""
         return self._core.function
 
+    def forget_ways(self) -> None:
+        """Have all that enqueues calls of it find anew how they get into the store."""
+        for calls in list(self._core.found):
+            calls.forget_way()
+
     @property
     def app(self) -> Host:
         """The App it belongs to."""

@@ -412,16 +412,21 @@ def test_an_app_that_is_traced_no_more_is_as_before(
     app: App, provider: TracerProvider, spans: InMemorySpanExporter
 ) -> None:
     task = task_of(app, lambda: None)
-    assert task.enqueue().info().headers == {}
+    urgent = task.using(priority=9)
+    assert (task.enqueue().info().headers, urgent.enqueue().info().headers) == ({}, {})
+    assert asyncio.run(urgent.aenqueue()).info().headers == {}
     traces = ulak.traces_of(app, provider)
     with pytest.raises(ArgumentError, match="traced already"):
         ulak.traces_of(app, provider)
     assert "traceparent" in task.enqueue().info().headers
+    assert "traceparent" in urgent.enqueue().info().headers
+    assert "traceparent" in asyncio.run(urgent.aenqueue()).info().headers
     traces.close()
     traces.close()
-    assert task.enqueue().info().headers == {}
+    assert (task.enqueue().info().headers, urgent.enqueue().info().headers) == ({}, {})
+    assert asyncio.run(urgent.aenqueue()).info().headers == {}
     run_all(app)
-    assert [span.name for span in spans.get_finished_spans()] == ["send default"]
+    assert [span.name for span in spans.get_finished_spans()] == ["send default"] * 3
     assert not app._events.is_heard
     assert app._arounds == []
 

@@ -25,7 +25,7 @@ from ulak.context import Cancel, Context, Snooze
 from ulak.core.job import Draft, Duplicate
 from ulak.errors import ArgumentError, PayloadError
 from ulak.events import Event
-from ulak.home import Sent
+from ulak.home import Sending, Sent
 from ulak.telemetry import conventions as names
 
 _log = logging.getLogger("ulak")
@@ -65,7 +65,7 @@ class AppTraces:
         self._failed: dict[tuple[int, int], tuple[SpanContext, Sequence[Link]]] = {}
         self._has_complained = False
         self._around = self.around
-        self._home.sending = self.sending
+        self._send_by(self.sending)
         # The outermost, so that what goes on around a job is part of its span.
         self._arounds.insert(0, self._around)
         app.on(self.hear)
@@ -74,8 +74,13 @@ class AppTraces:
         """Trace nothing any more; idempotent."""
         if self._around in self._arounds:
             self._arounds.remove(self._around)
-            self._home.sending = None
+            self._send_by(None)
             self._app.off(self.hear)
+
+    def _send_by(self, sending: Sending | None) -> None:
+        self._home.sending = sending
+        for task in self._app.tasks.values():
+            task.forget_ways()
 
     # Where jobs are enqueued
 
