@@ -65,6 +65,7 @@ def _examined(target: Target, args: argparse.Namespace) -> list[Part]:
     from ulak.cli.inspect_open import opened_at, place_of
     from ulak.cli.inspect_parts import Part, finding_of
     from ulak.errors import StorageBusy, UlakError
+    from ulak.local import check_library, is_on_server, server_of
 
     parts: list[Part] = []
     if target.url.startswith("sqlite:"):
@@ -74,6 +75,14 @@ def _examined(target: Target, args: argparse.Namespace) -> list[Part]:
         path, options = place_of(target)
         parts += examine(Place(path, Options(**options)), deep=args.deep)
         if parts[-1].name == "open":
+            return parts
+    elif is_on_server(target.url):
+        check_library()
+        from ulak.cli.inspect_server import examine as examine_server
+
+        parts += examine_server(server_of(target.url))
+        # Where the schema is not there, opening says so.
+        if parts[-1].name == "server" or parts[-1].values.get("version"):
             return parts
     try:
         with opened_at(target) as edge:

@@ -98,4 +98,4 @@ def _reason(error: psycopg.Error) -> str:
     if error.sqlstate is not None:
         return _name(error)
     lines = str(error).strip().splitlines()
-    return lines[-1][:200] if lines else type(error).__name__
+    return lines[0][:200] if lines else type(error).__name__
