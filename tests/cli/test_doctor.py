@@ -292,6 +292,15 @@ def test_a_directory_in_the_place_of_the_store_is_a_problem(run: Run, path: Path
     assert found == f'"{path}" is a directory'
 
 
+def test_a_server_that_cannot_be_reached_is_a_problem(run: Run) -> None:
+    result = examined(run, "--url", "postgresql://ada:hunter2@127.0.0.1:1/jobs")
+    (found,) = result["findings"]
+    assert found["level"] == "problem"
+    assert "cannot be reached" in found["what"]
+    assert found["fix"]
+    assert "hunter2" not in str(result)
+
+
 # Who is using it
 
 _WRITES = """
