@@ -7,16 +7,18 @@ a step sets is set back, and what it leaves when it fails is nothing: it runs in
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Mapping, Sequence
 from typing import Any, TypeVar
 
 import psycopg
-from psycopg import pq
+from psycopg import errors, pq
 from psycopg.rows import tuple_row
 from psycopg.types import numeric, string
 
+from ulak.core.job import Draft, Full
 from ulak.core.store import Until
 from ulak.errors import ArgumentError, StorageBusy
+from ulak.storage.postgres import enqueue
 from ulak.storage.postgres.asks import Execute, Rows, Scene, Step
 from ulak.storage.postgres.bell import ring
 from ulak.storage.postgres.faults import AGAIN, UNIQUE, explained
@@ -31,12 +33,15 @@ RUNS_MAX = 5
 _KINDS = "psycopg 3's, a SQLAlchemy Session or Connection on psycopg 3, or Django's django.db.connection"
 _SET = """
 WITH was AS MATERIALIZED (
-    SELECT current_setting('search_path') AS path, current_setting('lock_timeout') AS patience,
-        current_setting('transaction_isolation') AS isolation
+    SELECT current_setting('search_path') AS path, current_setting('lock_timeout') AS patience
 )
-SELECT path, patience, isolation, set_config('search_path', %s, true), set_config('lock_timeout', %s, true)
+SELECT path, patience, set_config('search_path', %s, true), set_config('lock_timeout', %s, true)
 FROM was
 """
+_IS_BLIND = (
+    "SELECT current_setting('transaction_isolation') <> 'read committed' "
+    "AND EXISTS (SELECT FROM queues WHERE name = %s::text AND capacity IS NOT NULL)"
+)
 _SET_BACK = "SELECT set_config('search_path', %s, true), set_config('lock_timeout', %s, true)"
 
 Named = Callable[[Mapping[tuple[Until, str], int]], list[str]]
@@ -49,8 +54,10 @@ def work(
     yield Execute("SAVEPOINT ulak")
     try:
         ((path, patience, *_),) = yield Execute(_SET, (search_path(place.schema), f"{LOCK_S:g}s"))
-        ((table,),) = yield Execute("SELECT to_regclass('store') IS NOT NULL")
-        stored = (yield Execute("SELECT uid FROM store")) if table else []
+        try:
+            stored = yield Execute("SELECT uid FROM store")
+        except errors.UndefinedTable:
+            stored = []
         _check_same(place, is_same=stored == [(uid,)])
         answer, scene = yield from _again(make, new_scene)
         if channels := named(scene.rings):
@@ -81,6 +88,19 @@ def _again(
         else:
             return answer, scene
     raise StorageBusy("others store jobs under the same key all the time; nothing was changed\n  try again")
+
+
+def add(
+    scene: Scene, queue: str, drafts: Sequence[Draft], *, known_only: bool = False
+) -> Step[list[int] | Full]:
+    """Store jobs. Raises ArgumentError where the transaction does not see who has taken room meanwhile."""
+    ((is_blind,),) = yield Execute(_IS_BLIND, (queue,))
+    if is_blind:
+        raise ArgumentError(
+            f"queue {queue!r} has a capacity, and connection= is in a transaction that sees nothing newer\n"
+            f"  begin it as READ COMMITTED, or enqueue outside of it"
+        )
+    return (yield from enqueue.add(scene, queue, drafts, known_only=known_only))
 
 
 def _check_same(place: Place, *, is_same: bool) -> None:

@@ -97,7 +97,7 @@ class PostgresStore(Engine):
         """Store jobs, all or none."""
         if connection is None:
             return self._add(queue, drafts, known_only=known_only)
-        return self._join(connection, lambda scene: book.add(scene, queue, drafts, known_only=known_only))
+        return self._join(connection, lambda scene: joined.add(scene, queue, drafts, known_only=known_only))
 
     @planned
     def _add(
@@ -305,4 +305,4 @@ def _configured(scene: Scene, queue: str, wanted: Change) -> Step[Settings]:
 
 
 _PLANS = {"add": "_add", "settle": "_settle"}
-_JOINED: Mapping[str, Callable[..., Step[Any]]] = {"add": book.add, "settle": book.settle}
+_JOINED: Mapping[str, Callable[..., Step[Any]]] = {"add": joined.add, "settle": book.settle}
