@@ -74,3 +74,32 @@ def test_a_running_job_finishes_also_where_the_package_was_replaced_on_the_disk(
     guest.let_go()
     assert worker.ended() == 0
     assert worker.err.rest() == ["ulak stopped on SIGTERM: 0 jobs handed back, 0 jobs open"]
+
+
+@WAYS
+def test_a_terminal_that_is_closed_stops_it_in_order(
+    work: Work, caller: Caller, gate: Door, more: list[str]
+) -> None:
+    job = caller.stand.enqueue(gate.place)
+    worker = work("hello:app", *more)
+    guest = gate.guest()
+    worker.signal(signal.SIGHUP)
+    assert worker.err.until("ulak stops on SIGHUP")
+    guest.let_go("home")
+    assert worker.ended() == 0
+    assert worker.err.rest()[-1] == "ulak stopped on SIGHUP: 0 jobs handed back, 0 jobs open"
+    assert (job.result(WAIT_S), job.info().attempt) == ("home", 1)
+
+
+@pytest.mark.parametrize("more", [[], ["--processes", "1"]], ids=["alone", "processes"])
+def test_under_nohup_it_works_on(folder: Path, caller: Caller, gate: Door, more: list[str]) -> None:
+    shell = ["sh", "-c", """trap '' HUP; exec "$@" """, "sh"]
+    with running(*shell, *COMMAND, "work", "hello:app", *more, folder=folder) as worker:
+        job = caller.stand.enqueue(gate.place)
+        guest = gate.guest()
+        worker.signal(signal.SIGHUP)
+        guest.let_go("home")
+        assert job.result(WAIT_S) == "home"
+        worker.signal(signal.SIGTERM)
+        assert worker.ended() == 0
+        assert worker.err.rest()[-1].startswith("ulak stopped on SIGTERM")

@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM for a command that has something to finish: first a wish, then an order."""
+"""Ctrl-C, SIGTERM and a closed terminal for a command that has something to finish: a wish, then an order."""
 
 from __future__ import annotations
 
@@ -15,6 +15,9 @@ from typing import Any, NamedTuple, Self, TypeVar
 from ulak.clock import SYSTEM
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
+HANGUPS = (signal.SIGHUP,) if hasattr(signal, "SIGHUP") else ()
+"""A terminal was closed. Ignored under `nohup`, and not by who holds back the others."""
+
 _SHOW_CURSOR = b"\x1b[?25h\n"
 
 
@@ -53,8 +56,8 @@ class Stopped(KeyboardInterrupt):
 
 
 class Stops:
-    """While inside, the first SIGINT or SIGTERM is remembered as `number` and put into each inbox; the next
-    one ends the process at once, with the status that a shell gives it.
+    """While inside, the first SIGINT, SIGTERM or SIGHUP is remembered as `number` and put into each inbox; the
+    next one ends the process at once, with the status that a shell gives it.
 
     in_a_hurry: if given, the second one is remembered as `hurry`, and put into these; the third one ends it.
     has_parent: it is that one's business when it is enough, and a second signal does nothing here: who ends
@@ -106,7 +109,7 @@ class Stops:
 
     def __enter__(self) -> Self:
         if threading.current_thread() is threading.main_thread():
-            for number in SIGNALS:
+            for number in SIGNALS + HANGUPS:
                 if signal.getsignal(number) is not signal.SIG_IGN:
                     self._before[number] = signal.signal(number, self._on)
             if not self._has_parent:
