@@ -13,7 +13,7 @@ from typing import Any
 
 import psycopg
 
-from ulak.storage.postgres.asks import Scene, Step
+from ulak.storage.postgres.asks import Execute, Scene, Step
 from ulak.storage.postgres.attempt import Attempt
 from ulak.storage.postgres.faults import AGAIN
 from ulak.storage.postgres.link import Session
@@ -35,6 +35,8 @@ class Actor:
 
     def __init__(self, url: str, shard: int) -> None:
         self._session = Session(place_of(url))
+        # It waits as long as the order has it wait.
+        self._session.execute(Execute(f"SET lock_timeout TO '{_WAIT_S:g}s'"))
         self._shard = shard
         self._asks: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self._is_idle = threading.Event()
