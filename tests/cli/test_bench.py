@@ -6,6 +6,7 @@ import json
 import signal
 import subprocess
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from shlex import split
 from typing import Any
@@ -242,10 +243,10 @@ def test_a_signal_ends_it_with_all_its_processes_and_leaves_nothing(number: int,
 
 
 def test_what_goes_wrong_in_an_enqueue_ends_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def broken(*_: object) -> bytes:
+    def broken(*_: object) -> Callable[[int], bytes]:
         raise OSError("no more bytes")
 
-    monkeypatch.setattr("ulak.cli.bench_produce.payload_of", broken)
+    monkeypatch.setattr("ulak.cli.bench_produce.payloads", broken)
     with pytest.raises(OSError, match="no more bytes"):
         bench_run.measure(on_file(tmp_path), lambda _: None)
 

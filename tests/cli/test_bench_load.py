@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from ulak.cli.bench_load import arrivals, failures, ordinal_of, payload_of
+from ulak.cli.bench_load import arrivals, failures, ordinal_of, payloads
 from ulak.cli.bench_plan import Plan
 from ulak.cli.bench_produce import SLEEP_MAX_S, Generator
 from ulak.cli.bench_records import Records, shared
@@ -82,7 +82,7 @@ def test_drawn_failures_are_those_of_the_seed_attempt_by_attempt() -> None:
 @pytest.mark.parametrize("size", [8, 9, 100])
 def test_a_payload_has_its_size_and_tells_whose_it_is(size: int) -> None:
     for ordinal in (0, 1, 4_999_999):
-        payload = payload_of(ordinal, size)
+        payload = payloads(size)(ordinal)
         assert (len(payload), ordinal_of(payload)) == (size, ordinal)
 
 

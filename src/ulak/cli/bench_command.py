@@ -9,7 +9,7 @@ from pathlib import Path
 
 from ulak.cli import bench_report, logs
 from ulak.cli.bench import JOBS_MAX
-from ulak.cli.bench_load import ORDINAL_BYTES
+from ulak.cli.bench_load import HEAD
 from ulak.cli.bench_machine import machine
 from ulak.cli.bench_plan import Figures, Plan
 from ulak.cli.bench_progress import Progress
@@ -129,8 +129,8 @@ def _refuse(args: argparse.Namespace) -> None:
             "--processes needs a store that processes share: memory:// is one process's own; "
             "add --url sqlite:///bench.db"
         )
-    if not ORDINAL_BYTES <= args.payload <= PAYLOAD_BYTES_MAX:
-        raise _impossible(f"--payload is from {ORDINAL_BYTES} to {PAYLOAD_BYTES_MAX:,} bytes")
+    if not HEAD.size <= args.payload <= PAYLOAD_BYTES_MAX:
+        raise _impossible(f"--payload is from {HEAD.size} to {PAYLOAD_BYTES_MAX:,} bytes")
     if args.producers > (args.jobs or JOBS):
         raise _impossible("there are more --producers than --jobs")
 

@@ -8,13 +8,14 @@ from __future__ import annotations
 import math
 import random
 from array import array
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from struct import Struct
 
 from ulak.cli.bench_plan import Plan
 from ulak.failures import fails
 
-ORDINAL_BYTES = 8
-"""The head of a payload, which tells the jobs apart. No payload is shorter."""
+HEAD = Struct(">Q")
+"""The head of a payload, the job's ordinal. No payload is shorter."""
 
 
 def arrivals(plan: Plan) -> Iterator[float]:
@@ -48,11 +49,13 @@ def _failures_of(ordinal: int, plan: Plan) -> int:
     return attempt - 1
 
 
-def payload_of(ordinal: int, size_bytes: int) -> bytes:
-    """A job's payload: its ordinal, from 0, and what fills it up."""
-    return ordinal.to_bytes(ORDINAL_BYTES, "big").ljust(size_bytes, b".")
+def payloads(size_bytes: int) -> Callable[[int], bytes]:
+    """What makes a job's payload: its ordinal, from 0, and what fills it up."""
+    head, rest = HEAD.pack, b"." * (size_bytes - HEAD.size)
+    return lambda ordinal: head(ordinal) + rest
 
 
 def ordinal_of(payload: bytes) -> int:
     """Whose payload it is."""
-    return int.from_bytes(payload[:ORDINAL_BYTES], "big")
+    ordinal: int = HEAD.unpack_from(payload)[0]
+    return ordinal

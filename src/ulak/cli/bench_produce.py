@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 
-from ulak.cli.bench_load import payload_of
+from ulak.cli.bench_load import payloads
 from ulak.cli.bench_plan import Plan
 from ulak.cli.bench_records import Records
 from ulak.clock import SYSTEM, MachineClock, Wakeable, pause
@@ -69,39 +69,44 @@ class Generator:
     def produce(self, number: int, slept: Callable[[], float]) -> None:
         """Enqueue every n-th job, of n producers, from this number on; returns when all are in."""
         plan = self._plan
-        ordinals = range(number, plan.jobs_all, plan.producers)
-        for ordinal in ordinals if plan.duration_s is None else self._until_time_is_over(ordinals):
-            if plan.rate and not self._await(ordinal):
-                return
+        ordinals: Iterable[int] = range(number, plan.jobs_all, plan.producers)
+        if plan.rate:
+            ordinals = self._when_due(ordinals)
+        elif plan.duration_s is not None:
+            ordinals = self._until_time_is_over(ordinals)
+        self._put_all(ordinals, number, slept)
+
+    def _put_all(self, ordinals: Iterable[int], number: int, slept: Callable[[], float]) -> None:
+        # Each job costs what is done here, so all of it is at hand.
+        records, enqueue, now, priorities = self._records, self._enqueue, self._now, self._plan.priorities
+        due, called, returned, blocked = records.due, records.called, records.returned, records.blocked
+        payload_of, is_saturated = payloads(self._plan.payload_bytes), not self._plan.rate
+        slept_s = slept()
+        for done, ordinal in enumerate(ordinals, 1):
             if self.is_stopped:
                 return
-            self._put(ordinal, slept)
-            self.called[number] += 1
+            payload, priority = payload_of(ordinal), ordinal % priorities
+            called[ordinal] = called_at = now()
+            if is_saturated:
+                due[ordinal] = called_at
+            enqueue(payload, priority)
+            returned[ordinal] = now()
+            if (so_far_s := slept()) != slept_s:
+                blocked[ordinal], slept_s = so_far_s - slept_s, so_far_s
+            self.called[number] = done
 
-    def _until_time_is_over(self, ordinals: Iterable[int]) -> Iterable[int]:
+    def _until_time_is_over(self, ordinals: Iterable[int]) -> Iterator[int]:
         until = self._start_at + (self._plan.duration_s or 0.0)
         for ordinal in ordinals:
             if self._now() >= until:
                 return
             yield ordinal
 
-    def _await(self, ordinal: int) -> bool:
-        """Sleep until the job is due, not at all if it was before; False if it is not to come any more."""
-        due = self._records.due
-        due[ordinal] += self._start_at
-        while (left_s := due[ordinal] - self._now()) > 0:
-            if self.is_stopped:
-                return False
-            self._sleep(min(left_s, SLEEP_MAX_S))
-        return True
-
-    def _put(self, ordinal: int, slept: Callable[[], float]) -> None:
-        records, plan = self._records, self._plan
-        payload, priority = payload_of(ordinal, plan.payload_bytes), ordinal % plan.priorities
-        slept_s = slept()
-        records.called[ordinal] = called_at = self._now()
-        if not plan.rate:
-            records.due[ordinal] = called_at
-        self._enqueue(payload, priority)
-        records.returned[ordinal] = self._now()
-        records.blocked[ordinal] = slept() - slept_s
+    def _when_due(self, ordinals: Iterable[int]) -> Iterator[int]:
+        """Each job as it is due, and at once if it was before."""
+        due, now = self._records.due, self._now
+        for ordinal in ordinals:
+            due[ordinal] = due_at = due[ordinal] + self._start_at
+            while (left_s := due_at - now()) > 0 and not self.is_stopped:
+                self._sleep(min(left_s, SLEEP_MAX_S))
+            yield ordinal

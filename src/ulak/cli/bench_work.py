@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 
 from ulak import Context, Queue
-from ulak.cli.bench_load import ordinal_of
+from ulak.cli.bench_load import HEAD, ordinal_of
 from ulak.cli.bench_plan import Plan
 from ulak.cli.bench_records import Records
 from ulak.clock import SYSTEM
@@ -42,23 +42,21 @@ def _handler(
     plan: Plan, records: Records, failures: array[int]
 ) -> Callable[..., None] | Callable[..., Awaitable[None]]:
     """It does nothing but fail where that was drawn. Without failures it asks for no context."""
-    started, now = records.started, SYSTEM.interval
-
-    def start(payload: bytes) -> int:
-        began_at, ordinal = now(), ordinal_of(payload)
-        if not started[ordinal]:
-            started[ordinal] = began_at
-        return ordinal
+    started, now, head = records.started, SYSTEM.interval, HEAD.unpack_from
 
     def plain(payload: bytes) -> None:
-        start(payload)
+        began_at = now()
+        (ordinal,) = head(payload)
+        if not started[ordinal]:
+            started[ordinal] = began_at
 
     def failing(payload: bytes, context: Context) -> None:
-        if context.attempt <= failures[start(payload)]:
+        plain(payload)
+        if context.attempt <= failures[ordinal_of(payload)]:
             raise InjectedFailure
 
     async def aplain(payload: bytes) -> None:
-        start(payload)
+        plain(payload)
 
     async def afailing(payload: bytes, context: Context) -> None:
         failing(payload, context)
@@ -69,10 +67,11 @@ def _handler(
 
 
 def _seen(records: Records) -> Seen:
-    first, last, now = records.first_settled, records.settled, SYSTEM.interval
+    first, last, now, head = records.first_settled, records.settled, SYSTEM.interval, HEAD.unpack_from
 
     def seen(lease: Lease) -> None:
-        settled_at, ordinal = now(), ordinal_of(lease.work.body)
+        settled_at = now()
+        (ordinal,) = head(lease.work.body)
         if not first[ordinal]:
             first[ordinal] = settled_at
         last[ordinal] = settled_at
