@@ -119,19 +119,20 @@ def turn_and_claim(store: PostgresStore, q: str) -> tuple[list[Make], Callable[[
     return [turning, claiming(q, 2)], check
 
 
-def two_adds_with_room_for_one(
-    store: PostgresStore, q: str
-) -> tuple[list[Make], Callable[[list[Any]], None]]:
-    store.declare(q, Settings(capacity=3))
-    put(store, draft(), draft(expires_s=0.0), queue=q)
+def two_adds_with_room_for_one(*, has_expired: bool) -> Case:
+    def case(store: PostgresStore, q: str) -> tuple[list[Make], Callable[[list[Any]], None]]:
+        store.declare(q, Settings(capacity=3))
+        put(store, draft(), *([draft(expires_s=0.0)] if has_expired else []), queue=q)
 
-    def check(answers: list[Any]) -> None:
-        assert sorted(answer is FULL for answer in answers) == [False, True]
+        def check(answers: list[Any]) -> None:
+            assert sorted(answer is FULL for answer in answers) == [False, True]
 
-    def adding(scene: Any) -> Any:
-        return book.add(scene, q, [draft(), draft()])
+        def adding(scene: Any) -> Any:
+            return book.add(scene, q, [draft(), draft()])
 
-    return [adding, adding], check
+        return [adding, adding], check
+
+    return case
 
 
 def an_add_and_a_redrive_with_room_for_one(
@@ -239,7 +240,8 @@ CASES: dict[str, Case] = {
     "two reclaims": two_ends(LOST, LOST),
     "a reclaim and an extend": reclaim_and_extend,
     "a turn and a claim": turn_and_claim,
-    "two adds, room for one": two_adds_with_room_for_one,
+    "two adds, room for one": two_adds_with_room_for_one(has_expired=False),
+    "two adds, room for one as another has expired": two_adds_with_room_for_one(has_expired=True),
     "an add and a redrive, room for one": an_add_and_a_redrive_with_room_for_one,
     "a unique key": two_adds_of_a_key(unique_key="ada"),
     "an idempotency key": two_adds_of_a_key(idempotency_key="ada"),
