@@ -271,7 +271,7 @@ def test_an_open_transaction_that_enqueued_delays_neither_claims_nor_settlements
         q.enqueue("not yet", connection=db)
         for end in (q.ack, q.nack, q.release, lambda lease: q.extend(lease, 60.0)):
             lease = q.deliver()
-            # Whatever waits for a lock here gives up after a second.
+            # Whatever waits for a lock here gives up with StorageBusy.
             assert end(lease) is Outcome.OK
         assert took_s(lambda: q.ack_many(q.deliver_many(30))) < SOON_S
         assert q.crash() == 1

@@ -197,7 +197,6 @@ def test_F3_a_worker_that_hears_nothing_any_more_takes_jobs_by_polling(server):
             assert pickup_s(q, worker) < POLL_S + BACK_S
 
 
-@pytest.mark.xfail(strict=True, run=False, reason="issue 8: a session that is silent for ever is waited for")
 def test_F3_a_listening_session_that_swallows_everything_is_replaced(server, monkeypatch):
     monkeypatch.setattr(listen, "CHECK_S", 0.2)
     with FaultProxy(server.url) as proxy, opened(proxy.url()) as q:
@@ -211,7 +210,6 @@ def test_F3_a_listening_session_that_swallows_everything_is_replaced(server, mon
         waiting.join(WAIT_S)
 
 
-@pytest.mark.xfail(strict=True, run=False, reason="issue 8: a session that is silent for ever is waited for")
 @pytest.mark.parametrize("are_all", [False, True])
 def test_F3_a_call_into_a_black_hole_ends_with_a_typed_error_and_later_ones_work(server, are_all):
     with FaultProxy(server.url) as proxy, opened(proxy.url()) as q:

@@ -25,7 +25,7 @@ from ulak.storage.postgres.place import Place, options_of
 R = TypeVar("R")
 Work = Generator[Execute, Rows, R]
 
-LOCK_S = 1.0
+LOCK_S = 3.0
 """How long a statement waits for a row or table that another transaction holds, before StorageBusy."""
 
 CONNECT_S = 10
@@ -80,10 +80,12 @@ class Session:
     """One connection for threads; one thread at a time uses it.
 
     begin: what begins a transaction. backend: the server's process. number: its own among a pool's.
+    since: when its present call began; 0 at rest.
     """
 
     def __init__(self, place: Place) -> None:
         self.number = 0
+        self.since = 0.0
         self.db = _connect(psycopg.Connection[Any].connect, place)
         try:
             adapt(self.db)
@@ -139,6 +141,7 @@ class LoopSession:
         adapt(db)
         self._cursor = db.cursor()
         self.begin, self.is_proxied, self.backend, self.number = "", False, 0, 0
+        self.since = 0.0
 
     @classmethod
     async def connect(cls, place: Place) -> LoopSession:

@@ -12,8 +12,11 @@ from collections import deque
 from collections.abc import Coroutine, Sequence
 from typing import Any
 
+import psycopg
+
 from ulak.clock import MACHINE
-from ulak.errors import Closed, StorageBusy
+from ulak.errors import Closed, StorageBusy, StorageUnavailable, UlakError
+from ulak.storage.postgres import watchdog
 from ulak.storage.postgres.lanes import LoopLanes
 from ulak.storage.postgres.link import LoopSession, Session, sever
 from ulak.storage.postgres.place import Place
@@ -50,9 +53,11 @@ class Pool:
         self._taken: set[Session] = set()
         self._coming = 0
         self._is_closed = False
+        self._watchdog = watchdog.Watchdog(place, lambda: list(self._taken), self._end)
 
     def take(self) -> Session:
         """A session for this thread. Raises StorageUnavailable, StorageBusy, Closed."""
+        self._watchdog.begin()
         with self._freed:
             until = None
             while True:
@@ -61,7 +66,7 @@ class Pool:
                 while self._idle:
                     session, _ = self._idle.pop()
                     if session.is_usable():
-                        self._taken.add(session)
+                        self._note_taken(session)
                         return session
                     session.close()
                 if len(self._taken) + self._coming < SESSIONS_MAX:
@@ -72,6 +77,10 @@ class Pool:
                     raise _busy(self._place)
         return self._connect()
 
+    def _note_taken(self, session: Session) -> None:
+        session.since = MACHINE.interval()
+        self._taken.add(session)
+
     def _connect(self) -> Session:
         session = None
         try:
@@ -81,24 +90,31 @@ class Pool:
                 self._coming -= 1
                 if session is not None:
                     session.number = _free_number([*self._taken, *(idle for idle, _ in self._idle)])
-                    self._taken.add(session)
+                    self._note_taken(session)
                 else:
                     self._freed.notify()
         return session
 
     def put(self, session: Session, *, is_sound: bool = True) -> None:
         """Give it back. is_sound: False where its last call was cut off, so that it is not used again."""
-        keeps = is_sound and not self._is_closed and session.is_usable()
-        if not keeps:
-            session.close()
         with self._freed:
             self._taken.discard(session)
+            session.since = 0.0
             now = MACHINE.interval()
-            if keeps:
+            # Only here: what is cut in use must not be another's by then.
+            if is_sound and not self._is_closed and session.is_usable():
                 self._idle.append((session, now))
+            else:
+                session.close()
             while self._idle and now - self._idle[0][1] > IDLE_S:
                 self._idle.popleft()[0].close()
             self._freed.notify()
+
+    def _end(self, session: Session, since: float) -> None:
+        """End the call that this session has been in since then."""
+        with self._freed:
+            if session in self._taken and session.since == since:
+                watchdog.cut(session.db)
 
     def backends(self) -> set[int]:
         """The server's processes that work for these sessions."""
@@ -106,6 +122,7 @@ class Pool:
 
     def close(self) -> None:
         """Close what is idle; what is in use closes when it is given back."""
+        self._watchdog.close()
         with self._freed:
             self._is_closed = True
             while self._idle:
@@ -133,6 +150,8 @@ class LoopPool:
         self._idle: deque[tuple[LoopSession, float]] = deque()
         self._waiting: deque[asyncio.Future[None]] = deque()
         self._taken: set[LoopSession] = set()
+        self._doubted: set[LoopSession] = set()
+        self._is_watched = False
         self._coming = 0
         self._is_closed = False
 
@@ -144,12 +163,55 @@ class LoopPool:
             while self._idle:
                 session, _ = self._idle.pop()
                 if session.is_usable():
-                    self._taken.add(session)
+                    self._note_taken(session)
                     return session
                 session.close()
             if len(self._taken) + self._coming < SESSIONS_MAX:
                 return await self._connect()
             await self._wait()
+
+    def _note_taken(self, session: LoopSession) -> None:
+        session.since = MACHINE.interval()
+        self._taken.add(session)
+        if not self._is_watched:
+            self._is_watched = True
+            asyncio.get_running_loop().call_later(watchdog.STEP_S, self._watch)
+
+    def _watch(self) -> None:
+        """Now and then, while there are calls, look after those that take long."""
+        self._is_watched = bool(self._taken)
+        if self._is_watched:
+            asyncio.get_running_loop().call_later(watchdog.STEP_S, self._watch)
+        for session in self._taken:
+            if watchdog.is_long(session) and session not in self._doubted:
+                self._doubted.add(session)
+                self.start(self._look_after(session, session.since))
+
+    async def _look_after(self, session: LoopSession, since: float) -> None:
+        try:
+            works = await self._works(session)
+        finally:
+            self._doubted.discard(session)
+        if not works and session in self._taken and session.since == since:
+            watchdog.cut(session.db)
+
+    async def _works(self, session: LoopSession) -> bool:
+        if session.is_proxied:
+            return not watchdog.is_over(session)
+        try:
+            other = await LoopSession.connect(self._place)
+        except StorageUnavailable as error:
+            # As a thread's.
+            return "FATAL" in str(error)
+        except UlakError:
+            return True
+        try:
+            async with asyncio.timeout(watchdog.CALL_S):
+                return bool(await other.execute(watchdog.asked(session)))
+        except (psycopg.Error, TimeoutError):
+            return False
+        finally:
+            other.close()
 
     def start(self, work: Coroutine[Any, Any, None]) -> None:
         """Have this done beside the calls."""
@@ -185,7 +247,7 @@ class LoopPool:
         try:
             session = await LoopSession.connect(self._place)
             session.number = _free_number([*self._taken, *(idle for idle, _ in self._idle)])
-            self._taken.add(session)
+            self._note_taken(session)
         finally:
             self._coming -= 1
             self._wake()
@@ -194,6 +256,7 @@ class LoopPool:
     def put(self, session: LoopSession, *, is_sound: bool = True) -> None:
         """Give it back."""
         self._taken.discard(session)
+        session.since = 0.0
         if is_sound and not self._is_closed and session.is_usable():
             self._idle.append((session, MACHINE.interval()))
         else:
