@@ -71,6 +71,15 @@ def test_failures_are_those_of_the_seed_and_have_runs_without_them_beside(
     assert clean["latency"]["settled_call"]["at"] == clean["latency"]["first_call"]["at"]
 
 
+def test_a_first_attempt_is_the_first_whatever_comes_after_it(capsys: pytest.CaptureFixture[str]) -> None:
+    line = "--jobs 60 --fail-rate 1 --max-attempts 2 --base 60ms --cap 60ms"
+    run = only(here(capsys, line), "100% of attempts fail")
+    start, first, settled = (
+        run["latency"][name]["at"]["p50"] for name in ("start_call", "first_call", "settled_call")
+    )
+    assert start < first < settled
+
+
 def test_a_full_queue_blocks_and_the_time_is_told(capsys: pytest.CaptureFixture[str]) -> None:
     line = "--jobs 100 --warm-up 0 --capacity 1 --workers 1 --fail-rate 1 --max-attempts 2"
     run = only(here(capsys, line), "100% of attempts fail")
@@ -94,9 +103,9 @@ def test_each_store_and_executor_is_measured(
 
 
 def test_a_saturated_run_ends_when_its_time_is_over(capsys: pytest.CaptureFixture[str]) -> None:
-    result = here(capsys, "--duration 50ms")
+    result = here(capsys, "--duration 300ms")
     run = only(result, "no failures")
-    assert result["settings"]["duration_s"] == 0.05
+    assert result["settings"]["duration_s"] == 0.3
     assert run["succeeded"] > run["jobs"] > 0
 
 

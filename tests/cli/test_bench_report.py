@@ -180,6 +180,14 @@ def test_a_gain_is_called_better_and_a_small_difference_nothing() -> None:
         assert line.split()[4:] == meaning.split()
 
 
+def test_runs_that_overlap_may_differ_by_chance() -> None:
+    before, after = (json.loads(json.dumps(result().as_json)) for _ in range(2))
+    before["series"]["no failures"]["jobs_per_s"] = {"median": 100.0, "low": 90.0, "high": 180.0}
+    after["series"]["no failures"]["jobs_per_s"] = {"median": 200.0, "low": 170.0, "high": 210.0}
+    (line,) = [line for line in compared(before, after)[:3] if "jobs/s" in line]
+    assert line.split() == ["jobs/s", "100", "200", "2.00"]
+
+
 def test_the_comparison_is_a_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     good, bad = write(tmp_path / "a.json", result()), tmp_path / "b.json"
     assert main(["bench", "compare", str(good), str(good)]) == 0
@@ -218,8 +226,12 @@ def test_a_plot_has_the_percentiles_the_time_and_why_it_may_not_count() -> None:
     assert {"Open jobs", "First attempts in the course of the run"} <= set(found)
     assert "with failures, the tail until a job is settled with its retries is the backoff" in found
     assert found[-1] == "not valid: no failures: 1 worker process ended before their time"
-    curves = list(ET.fromstring(bench_plot.drawn(bad)).iter(f"{SVG}polyline"))
+    picture = ET.fromstring(bench_plot.drawn(bad))
+    curves = list(picture.iter(f"{SVG}polyline"))
     assert len(curves) == 3 + 4 + 2
+    # The curve ends with its 90th percentile, above the mark that says so.
+    (mark,) = [element for element in picture.iter(f"{SVG}text") if element.text == "90"]
+    assert curves[0].attrib["points"].split()[-1].partition(",")[0] == mark.attrib["x"]
 
 
 def drawn(panel: Panel) -> ET.Element:
