@@ -86,8 +86,10 @@ def test_a_pipe_gets_a_line_a_queue_with_its_lines_as_columns(scene: Scene) -> N
     out = io.StringIO()
     inspect_trend.print_past(past(scene), blocks=BLOCKS, to=out)
     assert [" ".join(line.split()) for line in lines_of(out)] == [
-        "queue enqueued succeeded failed dead wait_p50 wait_p95 run_p50 run_p95 "
-        "enqueued_each_1m succeeded_each_1m failed_each_1m",
+        (
+            "queue enqueued succeeded failed dead wait_p50 wait_p95 run_p50 run_p95 "
+            "enqueued_each_1m succeeded_each_1m failed_each_1m"
+        ),
         "idle 0 0 0 0 - - - - ▁▁▁▁ ▁▁▁▁ ▁▁▁▁",
         "mail 29 24 3 3 100ms 4.16s 100ms 4.16s ▅▄▁█ ▅▃▁█ ▁▅▁█",
     ]

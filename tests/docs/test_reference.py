@@ -78,7 +78,8 @@ def test_the_tables_of_fields_have_each_and_no_other(begin: str, end: str | None
 # The command line
 
 COMMANDS = [
-    *("work", "schedules", "enqueue", "counts", "ls", "show", "tail", "retry", "cancel", "rm", "reprioritise"),
+    *("work", "schedules", "enqueue", "counts", "ls", "show", "tail"),
+    *("retry", "cancel", "rm", "reprioritise"),
     *("dead ls", "dead show", "dead retry", "dead drop", "dead edit", "dead export", "dead import"),
     *("pause", "resume", "queue set", "workers", "prune", "doctor", "health", "config", "demo", "bench"),
 ]

@@ -56,8 +56,8 @@ class Stopped(KeyboardInterrupt):
 
 
 class Stops:
-    """While inside, the first SIGINT, SIGTERM or SIGHUP is remembered as `number` and put into each inbox; the
-    next one ends the process at once, with the status that a shell gives it.
+    """While inside, the first SIGINT, SIGTERM or SIGHUP is remembered as `number` and put into each inbox;
+    the next one ends the process at once, with the status that a shell gives it.
 
     in_a_hurry: if given, the second one is remembered as `hurry`, and put into these; the third one ends it.
     has_parent: it is that one's business when it is enough, and a second signal does nothing here: who ends

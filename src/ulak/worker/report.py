@@ -18,8 +18,9 @@ SINCE = "since_at"
 
 
 def about_process(clock: Clock) -> Mapping[str, str]:
-    """Its host, since when, and by how much the calendar is ahead of the interval clock: a later look at both tells
-    whether somebody has set the calendar meanwhile.
+    """Its host, since when, and by how much the calendar is ahead of the interval clock.
+
+    A later look at both clocks tells whether somebody has set the calendar meanwhile.
     """
     return {
         "host": socket.gethostname(),

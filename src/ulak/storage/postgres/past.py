@@ -12,7 +12,7 @@ from ulak.storage.postgres.records import CLOCK, NOW_AT, base
 
 # One at a time, since what is noted is added to what is there.
 _BEGIN = (
-    f"WITH {CLOCK} SELECT {NOW_AT}, id, name, pg_advisory_xact_lock(hashtext('ulak history'), 0)::text "  # noqa: S608
+    f"WITH {CLOCK} SELECT {NOW_AT}, id, name, pg_advisory_xact_lock(hashtext('ulak history'), 0)::text "
     "FROM queues WHERE name = ANY(%(queues)s::text[]) ORDER BY id"
 )
 _FIND = (
