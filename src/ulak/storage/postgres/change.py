@@ -17,6 +17,7 @@ from ulak.storage.postgres.enqueue import add
 from ulak.storage.postgres.ledger import ENDED_NUMBERS, Ledger, forgotten
 from ulak.storage.postgres.queues import configure, declare
 from ulak.storage.postgres.records import CLOCK, NOW_AT, base, bytes_of
+from ulak.storage.postgres.turns import HAS_OVER
 from ulak.storage.stored import COUNTERS, STATES, QueueRow
 
 __all__ = ["amend", "beat", "configure", "declare", "depart", "fire", "fold", "prune"]
@@ -84,9 +85,7 @@ _KEYS = (
 _STATES = ", ".join(f"({number})" for number in ENDED_NUMBERS)
 # All queues: whether jobs wait past their time, when the first one ended by state, and how many are kept.
 _LOOK = (
-    f"WITH {CLOCK} SELECT q.id, q.name, q.capacity, q.paused, q.backoff, q.retention, {NOW_AT}, "
-    "EXISTS (SELECT FROM jobs WHERE queue = q.id AND expires_at IS NOT NULL AND state <> 2 "
-    f"AND expires_at <= {NOW_AT}), "
+    f"WITH {CLOCK} SELECT q.id, q.name, q.capacity, q.paused, q.backoff, q.retention, {NOW_AT}, {HAS_OVER}, "
     "ARRAY(SELECT (SELECT min(ended_at) FROM ended WHERE queue = q.id AND state = wanted.number) "
     f"FROM (VALUES {_STATES}) AS wanted (number) ORDER BY number), "
     + ", ".join(f"coalesce(sum(t.{STATES[number].value}), 0)::bigint" for number in ENDED_NUMBERS)

@@ -16,6 +16,7 @@ from ulak.storage.postgres.due import expire
 from ulak.storage.postgres.ledger import Ledger
 from ulak.storage.postgres.queues import made, queue_of
 from ulak.storage.postgres.records import CLOCK, NOW_AT, base, bytes_of, counted
+from ulak.storage.postgres.turns import HAS_OVER
 from ulak.storage.stored import SCHEDULED, QueueRow, text_of, to_json
 
 # A job's column as it is given, with its type: of each job of a call, or of all of them alike.
@@ -64,16 +65,13 @@ def _quick(*, is_alike: bool) -> str:
 
     In the way are: no such queue, jobs whose time is over, a key that is known, more jobs than ever fit.
     """
-    slow = (
-        "EXISTS (SELECT FROM jobs WHERE queue = queues.id AND expires_at IS NOT NULL AND state <> 2 "
-        f"AND expires_at <= {NOW_AT})"
-    )
+    slow = HAS_OVER
     remember = ""
     if not is_alike:
         slow += (
-            " OR EXISTS (SELECT FROM keys WHERE queue = queues.id "
+            " OR EXISTS (SELECT FROM keys WHERE queue = q.id "
             "AND name = ANY(%(idempotency_keys)s::bytea[])) "
-            "OR EXISTS (SELECT FROM jobs WHERE queue = queues.id AND unique_key IS NOT NULL "
+            "OR EXISTS (SELECT FROM jobs WHERE queue = q.id AND unique_key IS NOT NULL "
             "AND unique_key = ANY(%(unique_keys)s::bytea[]))"
         )
         remember = (
@@ -82,7 +80,7 @@ def _quick(*, is_alike: bool) -> str:
             "WHERE idempotency_key IS NOT NULL)"
         )
     return (
-        f"WITH {CLOCK}, asked AS MATERIALIZED (SELECT id, capacity, {slow} AS is_slow FROM queues "
+        f"WITH {CLOCK}, asked AS MATERIALIZED (SELECT id, capacity, {slow} AS is_slow FROM queues q "
         "WHERE name = %(queue)s::text), gate AS MATERIALIZED (SELECT id, CASE WHEN is_slow THEN 'slow' "
         "WHEN capacity IS NULL THEN 'room' WHEN %(wanted)s::bigint > capacity THEN 'slow' "
         "WHEN has_room(id, %(wanted)s::bigint) THEN 'room' ELSE 'full' END AS what FROM asked), "

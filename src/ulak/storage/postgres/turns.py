@@ -34,16 +34,18 @@ class Want(msgspec.Struct, frozen=True):
         return Grant(scene.uid, scene.epoch, self.worker, self.lease_s)
 
 
-# Conditions on a queue `q` under which a claim has more to do than to take ready jobs.
-HAS_DUE = f"EXISTS (SELECT FROM jobs WHERE queue = q.id AND state = 1 AND run_at <= {NOW_AT})"
+# Conditions on a queue `q` under which a claim has more to do than to take ready jobs. Each looks at the
+# first row of an index: asked whether there is any, the server may walk the table, hoping to meet one soon.
+HAS_DUE = f"coalesce((SELECT min(run_at) FROM jobs WHERE queue = q.id AND state = 1) <= {NOW_AT}, false)"
 HAS_OVER = (
-    "EXISTS (SELECT FROM jobs WHERE queue = q.id AND expires_at IS NOT NULL AND state <> 2 "
-    f"AND expires_at <= {NOW_AT})"
+    "coalesce((SELECT min(expires_at) FROM jobs WHERE queue = q.id AND expires_at IS NOT NULL "
+    f"AND state <> 2) <= {NOW_AT}, false)"
 )
-_HAS_HELD = "EXISTS (SELECT FROM jobs WHERE queue = q.id AND state = 3)"
+_FIRST = "ORDER BY priority DESC, id LIMIT 1) IS NOT NULL"
+_HAS_HELD = f"(SELECT id FROM jobs WHERE queue = q.id AND state = 3 {_FIRST}"
 _HAS_HELD_OF = (
-    "EXISTS (SELECT FROM jobs WHERE queue = q.id AND state = 3 AND NOT refused "
-    "AND coalesce(task, '') = ANY(%(tasks)s::text[]))"
+    "EXISTS (SELECT FROM unnest(%(tasks)s::text[]) AS known (task) WHERE (SELECT id FROM jobs "
+    f"WHERE queue = q.id AND state = 3 AND NOT refused AND coalesce(task, '') = known.task {_FIRST})"
 )
 
 WORK_COLUMNS = (
