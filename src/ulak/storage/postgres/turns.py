@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any
 
 import msgspec
@@ -159,11 +160,17 @@ def wanted(scene: Scene, want: Want) -> dict[str, Any]:
     return {
         "queues": list(dict.fromkeys(want.queues)),
         "limit": want.limit,
-        "tasks": [task or "" for task in want.tasks or ()],
+        "tasks": _named(want.tasks),
         "holder": scene.holder,
         "worker": bytes_of(want.worker),
         "lease_s": float(want.lease_s),
     }
+
+
+@lru_cache(maxsize=64)
+def _named(tasks: Tasks | None) -> list[str]:
+    """Tasks as jobs name them: "" stands for none. No job's name has a NUL in it, and no text may."""
+    return [task or "" for task in tasks or () if task is None or "\0" not in task]
 
 
 def turn_quickly(
