@@ -160,6 +160,11 @@ def test_the_peak_of_open_jobs_is_what_a_scan_finds() -> None:
         assert peak_open(comings, goings) == open_by_a_scan(comings, goings)
 
 
+def test_no_more_are_open_than_there_is_room_for() -> None:
+    assert measured(plan(jobs=10, capacity=None), evenly(10, settled=1.0)).peak_open == 10
+    assert measured(plan(jobs=10, capacity=4), evenly(10, settled=1.0)).peak_open == 4
+
+
 def test_a_job_that_waits_for_room_is_not_open_yet() -> None:
     rows = [
         {"due": 1.0, "called": 1.0, "returned": 1.0, "started": 1.0, "first_settled": 2.0, "settled": 2.0},

@@ -57,7 +57,7 @@ def figures(plan: Plan, records: Records) -> Figures:
         blocked_share=_ratio(blocked_s, produced_s * plan.producers),
         lag_p99_s=_own_lag_p99(plan, records, counted) if plan.rate else 0.0,
         behind_s=_behind(records, counted) if plan.rate else 0.0,
-        peak_open=peak_open(_comings(records, done), (records.settled[each] for each in done)),
+        peak_open=_peak_open(plan, records, done),
         slices=_slices(records, counted, done, since=first_due, until=last_due),
     )
 
@@ -114,6 +114,14 @@ def _behind(records: Records, counted: Sequence[int]) -> float:
     """How late calls were in the end: the median of the last hundredth of them."""
     last = counted[-max(1, len(counted) // 100) :]
     return percentile(sorted(max(0.0, records.called[each] - records.due[each]) for each in last), 50)
+
+
+def _peak_open(plan: Plan, records: Records, done: Sequence[int]) -> int:
+    """The most open jobs. A settle frees its place a moment before it returns, which is when it is noted: so
+    a few that have just gone are counted beside those that took their places.
+    """
+    peak = peak_open(_comings(records, done), (records.settled[each] for each in done))
+    return peak if plan.capacity is None else min(peak, plan.capacity)
 
 
 def _comings(records: Records, done: Iterable[int]) -> Iterable[float]:
