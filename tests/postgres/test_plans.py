@@ -2,89 +2,134 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from urllib.parse import quote
+from collections.abc import Callable, Iterator
+from typing import TypeVar
 
 import pytest
 
-from tests.contract.steps import FAIL, OTHER, Q, draft, end, put, take
-from ulak.core.job import Dead, Done, Hold, Retry
-from ulak.core.store import Change, Filter, Keep, Retention, Settings
+from tests.contract.steps import FAIL, OTHER, Q, draft
+from ulak.core.job import Dead, Done, Hold, Lease, Retry
+from ulak.core.store import Change, Filter, Keep, Retention, Settings, Tasks
+from ulak.storage.postgres import book, change, looks
+from ulak.storage.postgres.asks import Execute, Scene, Step
+from ulak.storage.postgres.attempt import Attempt
+from ulak.storage.postgres.link import Session
 from ulak.storage.postgres.place import place_of
 from ulak.storage.postgres.store import PostgresStore
 
+R = TypeVar("R")
+
+# What the server may not use. It does so all the same where there is no other way.
 PLANS = {
-    "as the server likes": [],
+    "as we have it": [],
+    "as the server likes": None,
     "no index": ["indexscan", "indexonlyscan", "bitmapscan"],
     "no loops": ["nestloop", "material"],
-    "loops only": ["hashjoin", "mergejoin", "seqscan", "bitmapscan"],
     "no sorts": ["sort", "incremental_sort", "hashagg"],
 }
+_ALL = ("indexscan", "indexonlyscan", "bitmapscan", "seqscan", "nestloop", "hashjoin", "mergejoin")
+
+Run = Callable[[Callable[[Scene], Step[R]]], R]
 
 
 @pytest.fixture(params=PLANS)
-def store(request: pytest.FixtureRequest, url: str) -> Iterator[PostgresStore]:
-    """A store whose sessions may not use what the plan is named for."""
-    options = " ".join(f"-c enable_{name}=off" for name in PLANS[request.param])
-    mark = "&" if "?" in url else "?"
-    store = PostgresStore(place_of(f"{url}{mark}options={quote(options)}" if options else url))
-    store.open()
-    yield store
-    store.close()
+def run(request: pytest.FixtureRequest, url: str) -> Iterator[Run]:
+    """Runs a step on a session that may not use what the plan is named for, and has no plan from before."""
+    with_schema = PostgresStore(place_of(url))
+    with_schema.open()
+    uid = with_schema.uid
+    with_schema.close()
+    session = Session(place_of(url))
+    forbidden = PLANS[request.param]
+    if forbidden != []:
+        for name in _ALL:
+            session.execute(Execute(f"SET enable_{name} TO on"))
+        session.execute(Execute("SET plan_cache_mode TO auto"))
+    for name in forbidden or ():
+        session.execute(Execute(f"SET enable_{name} TO off"))
+
+    def run_step(make: Callable[[Scene], Step[R]]) -> R:
+        scene = Scene(uid, 1, shard=0, holder=1)
+        return session.drive(Attempt(make(scene), session.begin, is_proxied=False).work())
+
+    yield run_step
+    session.close()
 
 
-def test_a_claim_takes_the_best_of_its_first_queue_and_no_more_than_its_limit(store: PostgresStore) -> None:
-    first = put(store, *(draft(priority=number % 3) for number in range(30)))
-    second = put(store, *(draft(priority=9) for _ in range(30)), queue=OTHER)
+def put(run: Run, *options: dict[str, object], queue: str = Q) -> list[int]:
+    """New jobs with these options."""
+    ids = run(lambda scene: book.add(scene, queue, [draft(**wanted) for wanted in options]))
+    assert isinstance(ids, list)
+    return ids
+
+
+def take(
+    run: Run, limit: int, *queues: str, lease_s: float = 60.0, tasks: Tasks | None = None
+) -> list[Lease]:
+    """A claim."""
+    leases: list[Lease] = run(
+        lambda scene: book.claim(scene, queues or [Q], limit, worker="w", lease_s=lease_s, tasks=tasks)
+    )
+    assert len(leases) <= limit
+    return leases
+
+
+def test_a_claim_takes_the_best_of_its_first_queue_and_no_more_than_its_limit(run: Run) -> None:
+    first = put(run, *({"priority": number % 3} for number in range(30)))
+    second = put(run, *({"priority": 9} for _ in range(30)), queue=OTHER)
     best = sorted(first, key=lambda job_id: (-(first.index(job_id) % 3), job_id))
     # Again and again, as the server keeps a plan after some runs.
     for number in range(8):
-        leases = store.claim([Q, OTHER], 3, worker="w", lease_s=60.0)
+        leases = take(run, 3, Q, OTHER)
         assert [lease.id for lease in leases] == best[3 * number : 3 * number + 3]
-    leases = store.claim([Q, OTHER], 10, worker="w", lease_s=60.0)
-    assert [lease.id for lease in leases] == [*best[24:], *second[:4]]
+    assert [lease.id for lease in take(run, 10, Q, OTHER)] == [*best[24:], *second[:4]]
 
 
-def test_a_turn_finishes_what_it_names_and_takes_no_more_than_its_limit(store: PostgresStore) -> None:
-    ids = put(store, *(draft() for _ in range(40)))
-    leases = take(store, 4)
+def test_a_turn_finishes_what_it_names_and_takes_no_more_than_its_limit(run: Run) -> None:
+    ids = put(run, *({} for _ in range(40)))
+    leases = take(run, 4)
     for number in range(8):
-        settled, taken = store.turn([(lease, Done()) for lease in leases], [Q], 4, worker="w", lease_s=60.0)
+        ends = [(lease, Done()) for lease in leases]
+        settled, leases = run(
+            lambda scene, ends=ends: book.turn(scene, ends, [Q], 4, worker="w", lease_s=60.0)
+        )
         assert settled == ["succeeded"] * 4
-        assert [lease.id for lease in taken] == ids[4 * number + 4 : 4 * number + 8]
-        leases = taken
-    counts = store.counts([Q])[Q]
+        assert [lease.id for lease in leases] == ids[4 * number + 4 : 4 * number + 8]
+    counts = run(lambda scene: looks.counts(scene, [Q]))[Q]
     assert (counts.acked, counts.leased, counts.ready) == (32, 4, 4)
 
 
-def test_a_claim_with_due_and_held_jobs_takes_the_best_of_all_and_no_more(store: PostgresStore) -> None:
-    held = put(store, *(draft(task="send", priority=1) for _ in range(4)))
-    for lease in take(store, 4):
-        end(store, lease, Hold())
-    ready = put(store, *(draft(priority=number % 2) for number in range(4)))
-    late = put(store, *(draft(priority=2, delay_s=0.001) for _ in range(2)))
-    put(store, draft(priority=5, expires_s=0.0), draft(task="draw", priority=3, delay_s=3600.0))
-    tasks = frozenset({None, "send"})
-    expected = [*late, *held, ready[1], ready[3], ready[0], ready[2]]
+def test_a_claim_with_due_and_held_jobs_takes_the_best_of_all_and_no_more(run: Run) -> None:
+    held = put(run, *({"task": "send", "priority": 1} for _ in range(4)))
+    holds = [(lease, Hold()) for lease in take(run, 4)]
+    run(lambda scene: book.settle(scene, holds))
+    ready = put(run, *({"priority": number % 2} for number in range(4)))
+    late = put(run, *({"priority": 2, "delay_s": 0.001} for _ in range(2)))
+    put(run, {"priority": 5, "expires_s": 0.0}, {"task": "draw", "priority": 3, "delay_s": 3600.0})
     found: list[int] = []
-    while leases := take(store, 3, tasks=tasks):
-        assert len(leases) <= 3
+    while leases := take(run, 3, tasks=frozenset({None, "send"})):
         found += [lease.id for lease in leases]
-    assert found == expected
-    assert store.counts([Q])[Q].expired == 1
+    assert found == [*late, *held, ready[1], ready[3], ready[0], ready[2]]
+    assert run(lambda scene: looks.counts(scene, [Q]))[Q].expired == 1
 
 
-def test_looks_and_retention_keep_to_their_limits(store: PostgresStore) -> None:
-    store.declare(Q, Settings(retention=Retention(dead=Keep(3, 3600.0))))
-    ids = put(store, *(draft() for _ in range(12)))
-    leases = take(store, 12, lease_s=0.0)
-    assert len(store.ended([Q], 5)) == 5
-    assert [lease.id for lease in store.leased(Q, after=ids[1], limit=4)] == ids[2:6]
-    verdicts = [*[FAIL] * 3, *[Retry(60.0)] * 4, *[Dead()] * 5]
-    answers = store.settle(list(zip(leases, verdicts, strict=True)))
+def test_looks_and_retention_keep_to_their_limits(run: Run) -> None:
+    kept = Retention(dead=Keep(3, 3600.0))
+    run(lambda scene: change.declare(scene, Q, Settings(retention=kept)))
+    ids = put(run, *({} for _ in range(12)))
+    leases = take(run, 12, lease_s=0.0)
+    assert len(run(lambda scene: book.ended(scene, [Q], 5))) == 5
+    found = run(lambda scene: book.leased(scene, Q, after=ids[1], limit=4))
+    assert [lease.id for lease in found] == ids[2:6]
+    ends = list(zip(leases, [*[FAIL] * 3, *[Retry(60.0)] * 4, *[Dead()] * 5], strict=True))
+    answers = run(lambda scene: book.settle(scene, ends))
     assert answers == ["ready"] * 3 + ["scheduled"] * 4 + ["dead"] * 5
-    assert store.promote([Q]) == 0
-    assert [job.id for job in store.scan(Filter(queue=Q, states="dead"))] == ids[9:]
-    store.configure(Q, Change(retention=Retention(dead=Keep(0, 3600.0))))
-    assert [store.prune(limit=2), store.prune()] == [{"dead": 2}, {"dead": 1}]
-    assert [job.id for job in store.scan(Filter(queue=Q), after=ids[1], limit=3)] == ids[2:5]
+    assert run(lambda scene: book.promote(scene, [Q])) == 0
+    dead = run(lambda scene: looks.scan(scene, Filter(queue=Q, states="dead")))
+    assert [job.id for job in dead] == ids[9:]
+    none = Change(retention=Retention(dead=Keep(0, 3600.0)))
+    run(lambda scene: change.configure(scene, Q, none))
+    assert run(lambda scene: change.prune(scene, limit=2)) == {"dead": 2}
+    assert run(change.prune) == {"dead": 1}
+    some = run(lambda scene: looks.scan(scene, Filter(queue=Q), after=ids[1], limit=3))
+    assert [job.id for job in some] == ids[2:5]
