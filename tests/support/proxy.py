@@ -119,6 +119,7 @@ class _Link:
         self.ends = {Way.TO_CLIENT: client, Way.TO_SERVER: server}
         self.loses_next_reply = self.is_swallowed = False
         self.said = bytearray()
+        self.ended: set[Way] = set()
 
     def cut(self, *, reset: bool) -> None:
         for end in self.ends.values():
@@ -207,6 +208,7 @@ class FaultProxy(Proxy):
 
         async def half_close() -> None:
             for link in list(self._links):
+                link.ended.add(way)
                 with contextlib.suppress(OSError):
                     link.ends[way].write_eof()
 
@@ -235,7 +237,7 @@ class FaultProxy(Proxy):
         while data := await source.read(_CHUNK):
             if self.delay_s:
                 await asyncio.sleep(self.delay_s)
-            if way in self.swallows or link.is_swallowed:
+            if way in self.swallows or link.is_swallowed or way in link.ended:
                 continue
             if way is Way.TO_CLIENT and link.loses_next_reply:
                 self.cuts += 1
