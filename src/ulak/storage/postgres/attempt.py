@@ -13,6 +13,7 @@ from ulak.clock import MACHINE
 from ulak.errors import StorageUnavailable, UlakError
 from ulak.storage.postgres.asks import Execute, Rows, Step
 from ulak.storage.postgres.faults import AGAIN, explained, is_lost
+from ulak.storage.postgres.place import Place
 
 R = TypeVar("R")
 
@@ -77,7 +78,7 @@ def _all(step: Step[R], ask: Execute) -> Generator[Execute, Rows, R]:
 class Tries:
     """What one call has tried so far."""
 
-    def __init__(self, place: str, patience_s: float = PATIENCE_S) -> None:
+    def __init__(self, place: Place, patience_s: float = PATIENCE_S) -> None:
         self._place = place
         self._patience_s = patience_s
         self._runs = 0
@@ -95,7 +96,7 @@ class Tries:
             self._runs += 1
             if self._runs < RUNS_MAX:
                 return random.uniform(0.0, 0.005 * self._runs)
-        told = explained(error, self._place, is_unknown=is_sent)
+        told = explained(error, str(self._place), is_unknown=is_sent)
         if is_lost(error) and not is_sent:
             return self._patience(told)
         # A mistake in a statement, or in the schema, names no values; anything else may.

@@ -126,7 +126,7 @@ class Engine:
                 work = Attempt(schema.begin(self.place), session.begin, is_proxied=True).work()
                 found = session.drive(work)
         except psycopg.Error as error:
-            Tries(str(self.place), patience_s=0.0).after(error)
+            Tries(self.place, patience_s=0.0).after(error)
             raise
         finally:
             self._pool.put(session)
@@ -196,7 +196,7 @@ class Engine:
 
     def run(self, make: Callable[[Scene], Step[R]]) -> R:
         """Run a step in a transaction of its own, and tell its waiters; again, if others were in the way."""
-        tries = Tries(str(self.place))
+        tries = Tries(self.place)
         while True:
             session = attempt = None
             is_sound = False
@@ -227,7 +227,7 @@ class Engine:
 
     async def arun(self, make: Callable[[Scene], Step[R]]) -> R:
         """The same on the running event loop."""
-        tries = Tries(str(self.place))
+        tries = Tries(self.place)
         pool = self._loop_pool()
         while True:
             session = attempt = None

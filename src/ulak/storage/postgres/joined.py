@@ -22,7 +22,7 @@ from ulak.storage.postgres import enqueue
 from ulak.storage.postgres.asks import Execute, Rows, Scene, Step
 from ulak.storage.postgres.bell import ring
 from ulak.storage.postgres.faults import AGAIN, UNIQUE, explained
-from ulak.storage.postgres.link import LOCK_S, search_path
+from ulak.storage.postgres.link import LOCK_S, compiled, search_path
 from ulak.storage.postgres.place import Place
 
 R = TypeVar("R")
@@ -119,7 +119,7 @@ def run_joined(connection: object, place: Place, work: Generator[Execute, Rows, 
             "connection= belongs to an event loop, and this call to a thread\n"
             "  use AsyncQueue, or a task's aenqueue"
         )
-    cursor = psycopg.Cursor(_checked(db), row_factory=tuple_row)
+    cursor = psycopg.RawCursor(_checked(db), row_factory=tuple_row)
     _adapt(cursor)
     step: Callable[[Any], Execute] = work.send
     reply: Any = None
@@ -132,7 +132,8 @@ def run_joined(connection: object, place: Place, work: Generator[Execute, Rows, 
                 return answer
             step = work.send
             try:
-                cursor.execute(ask.text, ask.params, prepare=False, binary=bool(ask.params))
+                query, params = compiled(ask)
+                cursor.execute(query, params, prepare=False, binary=bool(params))
                 reply = cursor.fetchall() if cursor.pgresult is not None and cursor.pgresult.nfields else []
             except BaseException as error:  # noqa: BLE001 - it belongs to the work, which lets it out
                 step, reply = work.throw, error
@@ -143,7 +144,7 @@ async def arun_joined(connection: object, place: Place, work: Generator[Execute,
     db = await _araw(connection)
     if not isinstance(db, psycopg.AsyncConnection):
         return run_joined(connection, place, work)
-    cursor = psycopg.AsyncCursor(_checked(db), row_factory=tuple_row)
+    cursor = psycopg.AsyncRawCursor(_checked(db), row_factory=tuple_row)
     _adapt(cursor)
     step: Callable[[Any], Execute] = work.send
     reply: Any = None
@@ -156,7 +157,8 @@ async def arun_joined(connection: object, place: Place, work: Generator[Execute,
                 return answer
             step = work.send
             try:
-                await cursor.execute(ask.text, ask.params, prepare=False, binary=bool(ask.params))
+                query, params = compiled(ask)
+                await cursor.execute(query, params, prepare=False, binary=bool(params))
                 is_rows = cursor.pgresult is not None and cursor.pgresult.nfields
                 reply = await cursor.fetchall() if is_rows else []
             except BaseException as error:  # noqa: BLE001 - as above

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import msgspec
+import psycopg
 
 from ulak.core import rules
 from ulak.core.history import Grain, Moment, Took
@@ -26,7 +27,7 @@ from ulak.core.store import (
     WorkerInfo,
 )
 from ulak.storage.group import Merge
-from ulak.storage.postgres import book, change, joined, looks, past
+from ulak.storage.postgres import book, change, joined, looks, own, past
 from ulak.storage.postgres.asks import Scene, Step
 from ulak.storage.postgres.engine import Engine, Plan, planned, step
 from ulak.storage.postgres.listen import HeardLine
@@ -298,6 +299,28 @@ class PostgresStore(Engine):
     def ends(self, job_id: int) -> Line:
         """Where waiters of this process stand for the end of one job."""
         return self.awaited.line(job_id)
+
+    # Transactions of handlers, each on a connection of its own
+
+    def open_transaction(self) -> psycopg.Connection[Any]:
+        """A connection to the database whose first statement begins a transaction."""
+        self.check_open()
+        return own.connect(self.place)
+
+    def commit_transaction(self, db: psycopg.Connection[Any]) -> None:
+        """Commit what was begun so."""
+        with own.told(self.place):
+            db.commit()
+
+    async def aopen_transaction(self) -> psycopg.AsyncConnection[Any]:
+        """As `open_transaction`."""
+        self.check_open()
+        return await own.aconnect(self.place)
+
+    async def acommit_transaction(self, db: psycopg.AsyncConnection[Any]) -> None:
+        """As `commit_transaction`."""
+        with own.told(self.place):
+            await db.commit()
 
 
 def _configured(scene: Scene, queue: str, wanted: Change) -> Step[Settings]:
