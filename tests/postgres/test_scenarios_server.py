@@ -160,8 +160,8 @@ def enqueue_at_last(q, payload, key):
 # A network that swallows
 
 
-def test_F3_every_session_has_the_network_find_out_that_its_other_side_is_gone(server):
-    with FaultProxy(server.url) as proxy, opened(proxy.url()) as q:
+def test_F3_every_session_has_the_network_find_out_that_its_other_side_is_gone(url):
+    with FaultProxy(url) as proxy, opened(proxy.url(url)) as q:
         q.enqueue("payload")
         q.deliver()
         store = q._open().edge.store
@@ -184,11 +184,11 @@ def test_F3_every_session_has_the_network_find_out_that_its_other_side_is_gone(s
                     assert 0 < patience_ms <= GONE_NETWORK_S * 1000
 
 
-def test_F3_a_worker_that_hears_nothing_any_more_takes_jobs_by_polling(server):
+def test_F3_a_worker_that_hears_nothing_any_more_takes_jobs_by_polling(url):
     with (
-        FaultProxy(server.url) as proxy,
-        opened(server.url, backoff=LATE) as q,
-        child(work, proxy.url(), LONG_S, "def") as worker,
+        FaultProxy(url) as proxy,
+        opened(url, backoff=LATE) as q,
+        child(work, proxy.url(url), LONG_S, "def") as worker,
     ):
         worker.hear("ready")
         pickup_s(q, worker)
@@ -197,22 +197,22 @@ def test_F3_a_worker_that_hears_nothing_any_more_takes_jobs_by_polling(server):
             assert pickup_s(q, worker) < POLL_S + BACK_S
 
 
-def test_F3_a_listening_session_that_swallows_everything_is_replaced(server, monkeypatch):
+def test_F3_a_listening_session_that_swallows_everything_is_replaced(url, monkeypatch):
     monkeypatch.setattr(listen, "CHECK_S", 0.2)
-    with FaultProxy(server.url) as proxy, opened(proxy.url()) as q:
+    with FaultProxy(url) as proxy, opened(proxy.url(url)) as q:
         waiting = threading.Thread(target=lambda: q.deliver(timeout=WAIT_S), daemon=True)
         waiting.start()
-        eventually(lambda: sessions(server.url, LISTENS))
-        (silent,) = sessions(server.url, LISTENS)
+        eventually(lambda: sessions(url, LISTENS))
+        (silent,) = sessions(url, LISTENS)
         assert proxy.swallow_those_open(b"LISTEN") == 1
-        eventually(lambda: set(sessions(server.url, LISTENS)) - {silent})
+        eventually(lambda: set(sessions(url, LISTENS)) - {silent})
         q.enqueue("end")
         waiting.join(WAIT_S)
 
 
 @pytest.mark.parametrize("are_all", [False, True])
-def test_F3_a_call_into_a_black_hole_ends_with_a_typed_error_and_later_ones_work(server, are_all):
-    with FaultProxy(server.url) as proxy, opened(proxy.url()) as q:
+def test_F3_a_call_into_a_black_hole_ends_with_a_typed_error_and_later_ones_work(url, are_all):
+    with FaultProxy(url) as proxy, opened(proxy.url(url)) as q:
         q.enqueue("before")
         proxy.swallow() if are_all else proxy.swallow_those_open()
         told = []
@@ -238,9 +238,9 @@ def test_F3_a_call_into_a_black_hole_ends_with_a_typed_error_and_later_ones_work
 # An outcome that is not known
 
 
-def test_T8_an_ack_whose_reply_was_lost_may_be_repeated_and_its_job_is_not_run_again(server):
+def test_T8_an_ack_whose_reply_was_lost_may_be_repeated_and_its_job_is_not_run_again(url):
     stored = []
-    with FaultProxy(server.url) as proxy, opened(proxy.url()) as q:
+    with FaultProxy(url) as proxy, opened(proxy.url(url)) as q:
         for number in range(20):
             job_id = q.enqueue(number)
             lease = q.deliver()
@@ -256,8 +256,8 @@ def test_T8_an_ack_whose_reply_was_lost_may_be_repeated_and_its_job_is_not_run_a
     assert any(stored)
 
 
-def test_T8_an_enqueue_whose_reply_was_lost_is_repeated_under_its_key(server):
-    with FaultProxy(server.url) as proxy, opened(proxy.url()) as q:
+def test_T8_an_enqueue_whose_reply_was_lost_is_repeated_under_its_key(url):
+    with FaultProxy(url) as proxy, opened(proxy.url(url)) as q:
         q.enqueue("before")
         for number in range(10):
             proxy.lose_next_reply()
