@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Mapping
+from math import frexp
 from typing import TypeAlias
 
 from ulak.errors import ArgumentError
@@ -15,6 +16,8 @@ _BUCKETS_PER_OCTAVE = 64
 # the octaves from 2**-20 s (0.95 µs) up to 2**14 s (4.5 hours).
 _EXPONENT_MIN = -19
 _EXPONENT_MAX = 14
+_STEPS = 2 * _BUCKETS_PER_OCTAVE
+_FIRST = 1 - _EXPONENT_MIN * _BUCKETS_PER_OCTAVE - _BUCKETS_PER_OCTAVE
 _BELOW = 0
 _ABOVE = (_EXPONENT_MAX - _EXPONENT_MIN + 1) * _BUCKETS_PER_OCTAVE + 1
 # Where they are stored, so many neighbours are one: 16 to a power of two.
@@ -171,13 +174,13 @@ class RunTimes:
 
 def bucket_of(value_s: float) -> int:
     """The bucket of a duration. Those below all buckets, also negative ones, have one, and those above."""
-    mantissa, exponent = math.frexp(value_s)
-    if value_s <= 0.0 or exponent < _EXPONENT_MIN:
-        return _BELOW
+    mantissa, exponent = frexp(value_s)
     if exponent > _EXPONENT_MAX:
-        return _ABOVE
-    step = int((mantissa - 0.5) * (2 * _BUCKETS_PER_OCTAVE))
-    return (exponent - _EXPONENT_MIN) * _BUCKETS_PER_OCTAVE + step + 1
+        return _ABOVE if value_s > 0.0 else _BELOW
+    if exponent < _EXPONENT_MIN or value_s <= 0.0:
+        return _BELOW
+    # Of 64 steps from a mantissa of 0.5 on, the first is number 1.
+    return exponent * _BUCKETS_PER_OCTAVE + int(mantissa * _STEPS) + _FIRST
 
 
 def coarse(buckets: Buckets) -> dict[int, int]:
