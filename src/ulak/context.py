@@ -5,14 +5,17 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping
 from contextvars import ContextVar
+from typing import Any, cast
 
 import msgspec
 
 from ulak.capture import ERROR_TEXT_MAX, bounded
-from ulak.core.flows import Handling
-from ulak.core.job import Lease
+from ulak.core.flows import Handling, lost
+from ulak.core.job import Done, Lease, Outcome
+from ulak.core.store import Settled, Store
 from ulak.durations import Duration, seconds
 from ulak.errors import ArgumentError
+from ulak.transaction import Transaction
 
 PROGRESS_TEXT_MAX = 1024
 
@@ -28,7 +31,7 @@ class Context(msgspec.Struct, eq=False):
     ended: bool = False
     progress_text: str | None = None
     acked: bool = False
-    _ack: Callable[[Lease, object], object] | None = None
+    _store: Callable[[], Store] | None = None
     _is_late: Callable[[], bool] | None = None
 
     @property
@@ -61,9 +64,33 @@ class Context(msgspec.Struct, eq=False):
         Raises LeaseLost if the delivery is not current any more; roll back then. ArgumentError for a
         connection that cannot be joined, and in a memory store, which has no transactions.
         """
-        if self._ack is None:
+        (settled,) = self._joinable().settle([(self._lease, Done())], connection=connection)
+        self._note_ack(settled)
+
+    async def aack(self, *, connection: object) -> None:
+        """As `ack`, for a connection of the event loop that this runs on."""
+        store = cast("Any", self._joinable())
+        (settled,) = await store.acall("settle", ([(self._lease, Done())],), {"connection": connection})
+        self._note_ack(settled)
+
+    def transaction(self) -> Transaction:
+        """A transaction on the store's database, on a connection of its own: `with`, or `async with`.
+
+        It gives a connection of the database's library (`sqlite3`, `psycopg`; on an event loop
+        `psycopg.AsyncConnection`). At the end of the block the job is finished in it as by `ack`, and it is
+        committed: what was written there is there exactly once. An exception rolls it back, and is a failed
+        attempt. Raises as `ack` does, and in a memory store.
+        """
+        return Transaction(self, self._joinable())
+
+    def _joinable(self) -> Store:
+        if self._store is None:
             raise ArgumentError("this job's store has no transaction that connection= could join")
-        self._ack(self._lease, connection)
+        return self._store()
+
+    def _note_ack(self, settled: Settled) -> None:
+        if settled is Outcome.STALE:
+            raise lost(self._lease)
         self.acked = True
 
     @property

@@ -9,11 +9,14 @@ from pathlib import Path
 
 import pytest
 
+from tests.support import postgres
 from ulak import JobOptions, Queue, TaskOptions, TaskSettings
 from ulak.cli import read
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+SERVER = "://localhost/app"
+"""The database of the pages' examples."""
 BLOCK = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
 
 
@@ -29,6 +32,9 @@ def blocks() -> list[object]:
 @pytest.mark.parametrize("code", blocks())
 def test_the_code_block_runs(code: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
+    if SERVER in code:
+        postgres.need()
+        code = code.replace(SERVER, postgres.fresh_database().partition("postgresql")[2])
     exec(compile(code, "block", "exec"), {"__name__": "__main__"})
 
 

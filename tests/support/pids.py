@@ -6,14 +6,20 @@ import contextlib
 import os
 from pathlib import Path
 
+OF_THE_RUN: set[int] = set()
+"""Children of this process that serve all of its tests, and are none of theirs."""
+
 
 def children_of(pid: int | None = None) -> list[int]:
-    """The processes that a process (None: this one) has started and has not let go of."""
+    """The processes that a process (None: this one) has started and has not let go of.
+
+    Without those of the whole run.
+    """
     found: list[int] = []
     for thread in Path(f"/proc/{os.getpid() if pid is None else pid}/task").iterdir():
         with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # it has just ended
             found += map(int, (thread / "children").read_text().split())
-    return found
+    return [child for child in found if child not in OF_THE_RUN]
 
 
 def open_files() -> int:

@@ -34,7 +34,7 @@ from urllib.parse import quote, urlsplit, urlunsplit
 
 import pytest
 
-from tests.support import leash, pgkeeper
+from tests.support import leash, pgkeeper, pids
 
 URL, PROGRAMS = "ULAK_TEST_PG_URL", "ULAK_TEST_PG_BIN"
 SCHEMAS_MAX = 40
@@ -68,6 +68,11 @@ class Server:
     def url(self) -> str:
         """Its database that is always there."""
         return f"postgresql://ulak@/postgres?host={quote(self.place, safe='/')}"
+
+    @property
+    def keeper(self) -> int | None:
+        """The process that keeps it, if this one has started it."""
+        return None if self._keeper is None else self._keeper.pid
 
     def stop(self, how: str = "fast") -> None:
         """Stop it: "fast", "immediate" or "kill", as `pg_ctl` and `kill -9` do."""
@@ -195,6 +200,8 @@ def _shared() -> str:
     root = Path(tempfile.gettempdir())
     server = Server(found, meeting=None if run is None else root / f"{pgkeeper.PREFIX}{run}")
     atexit.register(server.close)
+    if server.keeper is not None:
+        pids.OF_THE_RUN.add(server.keeper)
     return server.url
 
 
@@ -255,7 +262,7 @@ def fresh_url() -> str:
     server = _database_of(os.getpid())
     made = _schemas.setdefault(os.getpid(), deque())
     made.append(f"ulak_{next(_numbers)}")
-    if len(made) > SCHEMAS_MAX:
+    while len(made) > SCHEMAS_MAX:
         execute(server, f"DROP SCHEMA IF EXISTS {made.popleft()} CASCADE")
     return f"{server}{'&' if '?' in server else '?'}schema={made[-1]}"
 

@@ -24,7 +24,7 @@ from ulak.context import Context
 from ulak.core.job import Lease
 from ulak.core.store import Store
 from ulak.errors import ConfigError
-from ulak.worker.execute import Runs, ack_joined
+from ulak.worker.execute import Runs
 from ulak.worker.supervisor import die_with_parent
 from ulak.worker.wire import (
     Broken,
@@ -239,7 +239,7 @@ class _Desk:
         match frame:
             case Run():
                 self._number, self._told, lease = frame.number, "", frame.lease
-                self._context = context = Context(lease, _ack=self._ack)
+                self._context = context = Context(lease, _store=self._app._store)  # noqa: SLF001 - as above
                 self._inbox.put((lease, context))
             case Stop(number):
                 if self._context is not None and number == self._number:
@@ -267,6 +267,3 @@ class _Desk:
         if context is not None and (text := context.progress_text) is not None and text != self._told:
             self._told = text
             self._pipe.send(Progress(self._number, text))
-
-    def _ack(self, lease: Lease, connection: object) -> None:
-        ack_joined(self._app._store(), lease, connection)  # noqa: SLF001 - as above

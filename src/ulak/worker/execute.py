@@ -12,9 +12,9 @@ import msgspec
 from ulak.annotations import function_behind, is_async, is_generator, means_context
 from ulak.capture import capture
 from ulak.context import Cancel, Context, Reject, Retry, Snooze, set_current
-from ulak.core import flows, rules
-from ulak.core.job import Cancelled, Cause, Dead, Done, Failure, Lease, Outcome, Verdict
-from ulak.core.store import Store, Tasks
+from ulak.core import rules
+from ulak.core.job import Cancelled, Cause, Dead, Done, Failure, Lease, Verdict
+from ulak.core.store import Tasks
 from ulak.durations import seconds
 from ulak.errors import ArgumentError, PayloadError
 from ulak.worker.pulse import Pulse
@@ -42,13 +42,6 @@ DONE = Done()
 
 NO_TASK: Tasks = frozenset({None})
 """What a plain pool knows: jobs without a task."""
-
-
-def ack_joined(store: Store, lease: Lease, connection: object) -> None:
-    """What `Context.ack` does, in the handler's own thread. Raises as that says."""
-    (settled,) = store.settle([(lease, DONE)], connection=connection)
-    if settled is Outcome.STALE:
-        raise flows.lost(lease)
 
 
 class Runs(Protocol):

@@ -19,7 +19,7 @@ from ulak.metrics import RunTimes
 from ulak.seldom import Seldom, again, in_a_line
 from ulak.storage.line import WaitLine
 from ulak.ways import quick_hands
-from ulak.worker.execute import DONE, NO_TASK, Ending, Failed, ack_joined
+from ulak.worker.execute import DONE, NO_TASK, Ending, Failed
 from ulak.worker.late import fail_late
 from ulak.worker.record import Recorder
 from ulak.worker.report import Report, Tally
@@ -98,7 +98,7 @@ class Crew:
         self._returned: list[int] = []
         self._turns = Turns(self.queues, turns)
         self._local_of = {local.name: local for local in local_queues}
-        self._ack = partial(ack_joined, store) if store.capabilities.transactions else None
+        self._joinable = (lambda: store) if store.capabilities.transactions else None
         self.tally = Tally(local_queues)
 
     @property
@@ -264,7 +264,7 @@ class Crew:
         """Run the handler; how the delivery ended, or None if the handler has settled it itself."""
         if lease.task not in self._tasks and not self._learns(lease.task):
             return Hold()
-        context = Context(lease, _ack=self._ack)
+        context = Context(lease, _store=self._joinable)
         seat.running = lease, context
         self._spend()
         if self.events.is_heard:

@@ -32,6 +32,7 @@ from ulak.storage.sqlite import book, change, due, looks, past, together
 from ulak.storage.sqlite.engine import Engine, always, reads, writes
 from ulak.storage.sqlite.joined import run_joined
 from ulak.storage.sqlite.ledger import Ledger
+from ulak.storage.sqlite.link import connect, explained, with_patience
 from ulak.storage.sqlite.others import LOOK_S
 from ulak.storage.sqlite.watch import WatchedLine
 from ulak.storage.stored import Leases
@@ -410,6 +411,34 @@ class SqliteStore(Engine):
     def ends(self, job_id: int) -> Line:
         """Where waiters of this process stand for the end of one job."""
         return self._awaited.line(job_id)
+
+    # Transactions of handlers, each on a connection of its own
+
+    def open_transaction(self) -> sqlite3.Connection:
+        """A connection to the file in a transaction that has begun. Raises StorageBusy if others write."""
+        db = connect(self.link.path)
+        db.text_factory = str
+        try:
+            with_patience(functools.partial(db.execute, "BEGIN IMMEDIATE"), self.link.path)
+        except BaseException:
+            db.close()
+            raise
+        return db
+
+    def commit_transaction(self, db: sqlite3.Connection) -> None:
+        """Commit what was begun so."""
+        try:
+            db.commit()
+        except sqlite3.Error as error:
+            raise explained(error, self.link.path) from error
+
+    async def aopen_transaction(self) -> sqlite3.Connection:
+        """As `open_transaction`, which may wait for others, and so in another thread."""
+        return await self.in_reader(self.open_transaction)
+
+    async def acommit_transaction(self, db: sqlite3.Connection) -> None:
+        """As `commit_transaction`."""
+        await self.in_reader(functools.partial(self.commit_transaction, db))
 
 
 _STEPS = {"add": "_add", "claim": "_claim", "settle": "_settle", "turn": "_turn"}
