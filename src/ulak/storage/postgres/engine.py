@@ -85,6 +85,7 @@ class Engine:
         self.epoch = 0
         # By how much the server's clock, which leases are on, is ahead of this process's interval clock.
         self.ahead_s = 0.0
+        self.used_at = 0.0
         self._is_open = False
         self.lines: dict[tuple[Until, str], WaitLine] = {}
         # A clock that is not the machine's is a test's, and stands in for the server's.
@@ -202,6 +203,7 @@ class Engine:
             is_sound = False
             try:
                 session = self._pool.take()
+                self.used_at = session.since
                 scene = self.scene(session.number)
                 attempt = Attempt(make(scene), session.begin, is_proxied=session.is_proxied)
                 answer = session.drive(attempt.work())
@@ -234,6 +236,7 @@ class Engine:
             is_sound = False
             try:
                 session = await pool.take()
+                self.used_at = session.since
                 scene = self.scene(session.number)
                 attempt = Attempt(make(scene), session.begin, is_proxied=session.is_proxied)
                 answer = await session.drive(attempt.work())
@@ -397,6 +400,11 @@ class Engine:
             # Without it the waiter looks by itself, less often.
             with contextlib.suppress(RuntimeError):
                 self._listener.begin()
+
+    @property
+    def is_watched(self) -> bool:
+        """Whether it comes back by itself when the presence is lost."""
+        return self._listener.is_running
 
     def watch_presence(self) -> None:
         """Come back by itself when the presence is lost."""

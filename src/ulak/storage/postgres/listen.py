@@ -35,7 +35,7 @@ from ulak.storage.postgres.place import Place
 from ulak.storage.postgres.presence import Presence
 
 IDLE_S = 5.0
-"""So long after the last waiter has gone the thread ends, where no presence needs it."""
+"""So long after the last waiter has gone, and the last call was made, the thread ends."""
 
 CHECK_S = 10.0
 """How often a session that has heard nothing is asked whether it still hears."""
@@ -57,6 +57,10 @@ class Listened(Protocol):
     place: Place
     lines: dict[tuple[Until, str], WaitLine]
     awaited: Ends
+
+    @property
+    def used_at(self) -> float:
+        """When it was last used."""
 
     @property
     def presence(self) -> Presence:
@@ -86,7 +90,7 @@ class HeardLine(WaitLine):
 
 
 class Listener:
-    """The thread that listens, while somebody waits or leases are held."""
+    """The thread that listens, while somebody waits or the store is used."""
 
     def __init__(self, store: Listened) -> None:
         self._store = store
@@ -101,8 +105,13 @@ class Listener:
         self._wake_fds: tuple[int, int] | None = None
         self._is_woken = False
 
+    @property
+    def is_running(self) -> bool:
+        """Whether there is the thread."""
+        return self._thread is not None
+
     def begin(self) -> None:
-        """Somebody waits from now on, or holds leases."""
+        """Somebody waits from now on, or leases are taken."""
         if self._thread is None:
             self._start()
         elif self._has_news():
@@ -197,7 +206,7 @@ class Listener:
             self._sleep()
 
     def _may_end(self, idle_since: float) -> bool:
-        if self._store.presence.own is not None or MACHINE.interval() - idle_since < IDLE_S:
+        if MACHINE.interval() - max(idle_since, self._store.used_at) < IDLE_S:
             return False
         with self._mutex:
             self._thread = None
@@ -258,7 +267,7 @@ class Listener:
         if presence is not None:
             with contextlib.suppress(psycopg.Error, OSError):
                 poll.register(presence.db.pgconn.socket, select.POLLIN)
-        heard = poll.poll((CHECK_S if session is not None else IDLE_S) * 1000 * random.uniform(0.8, 1.0))
+        heard = poll.poll(min(CHECK_S, IDLE_S) * 1000 * random.uniform(0.8, 1.0))
         with contextlib.suppress(OSError):
             os.read(fds[0], 64)
         if presence is not None and not presence.is_usable():

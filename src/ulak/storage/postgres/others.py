@@ -47,6 +47,10 @@ class File(Protocol):
     place: Place
     uid: str
 
+    @property
+    def is_watched(self) -> bool:
+        """Whether the process comes back by itself when its presence is lost."""
+
     def watch_presence(self) -> None:
         """Come back by itself when the presence is lost."""
 
@@ -84,6 +88,8 @@ class Others:
         """Be present, before a lease is taken."""
         if self._presence.own is None or not self._presence.is_held:
             yield self._block(self._take)
+        elif not self._store.is_watched:
+            self._store.watch_presence()
 
     def _take(self) -> None:
         self._presence.take()
