@@ -46,7 +46,7 @@ def run_drop(args: argparse.Namespace) -> int:
 
 def _run(args: argparse.Namespace, deed: Deed, *, first: int | None = None, rate: float | None = None) -> int:
     for target in args.targets:
-        if not (is_fingerprint(target) or (target.isdecimal() and 1 <= int(target) <= ID_MAX)):
+        if not (is_fingerprint(target) or _is_id(target)):
             raise ConfigError(f"{target[:40]!r} is neither a fingerprint nor an id\n  see ulak dead ls")
     with opened(args) as edge:
         store, now_at = edge.store, edge.clock.calendar()
@@ -78,3 +78,8 @@ def carry_out(store: Store, ids: Sequence[int], deed: Deed, *, rate: float | Non
         for reason, jobs in changed.refused.items():
             refused.setdefault(reason, []).extend(jobs)
     return Changed(tuple(done), {reason: tuple(jobs) for reason, jobs in refused.items()})
+
+
+def _is_id(word: str) -> bool:
+    # Python refuses to read very many digits.
+    return word.isdecimal() and len(word) <= len(str(ID_MAX)) and 1 <= int(word) <= ID_MAX

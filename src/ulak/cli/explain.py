@@ -19,6 +19,8 @@ UNAVAILABLE = 69  # EX_UNAVAILABLE of sysexits.h
 TRY_AGAIN = 75  # EX_TEMPFAIL
 
 ERROR_LINES_MAX = 6
+ERROR_CHARS_MAX = 2_000
+"""The longest line of an error: what somebody gave as a name may be of any length."""
 
 
 def explained(error: Exception, *, verbose: bool) -> str:
@@ -35,8 +37,12 @@ def explained(error: Exception, *, verbose: bool) -> str:
             text = f"error: {error}"
         case _:
             text = f"error: {type(error).__name__}: {error}\n  this is a bug in ulak; -v shows where"
-    lines.extend(text.splitlines()[:ERROR_LINES_MAX])
+    lines.extend(map(_cut, text.splitlines()[:ERROR_LINES_MAX]))
     return "\n".join(map(visible, lines))
+
+
+def _cut(line: str) -> str:
+    return line if len(line) <= ERROR_CHARS_MAX else f"{line[: ERROR_CHARS_MAX - 1]}…"
 
 
 def status_of(error: Exception) -> int:

@@ -9,7 +9,7 @@ import argparse
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from ulak.cli.options import Parser, add_verbose, duration, whole
+from ulak.cli.options import Parser, add_verbose, duration, valid_text, whole
 
 ID_MAX = 2**63 - 1
 LIMIT = 50
@@ -114,7 +114,7 @@ def add_choice(parser: Parser, states: Sequence[str], help_text: str) -> None:
 def add_filters(parser: Parser) -> None:
     """The options that say which jobs, but for their state."""
     _add_queue(parser)
-    parser.add_argument("--task", help="only jobs of this task")
+    parser.add_argument("--task", type=valid_text, help="only jobs of this task")
     help_text = "only those enqueued at least so long ago, such as 10m"
     parser.add_argument("--older", metavar="TIME", type=duration, help=help_text)
     help_text = "only those whose last error has this text in it"

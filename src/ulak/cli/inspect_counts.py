@@ -11,7 +11,7 @@ import msgspec
 
 from ulak.cli.inspect_open import finding, opened, settings_of
 from ulak.cli.inspect_table import Column, age, many, print_json, print_table
-from ulak.cli.output import say
+from ulak.cli.output import say, visible
 from ulak.core.job import Counts, Lease, State
 from ulak.core.store import Filter, Settings, Store
 from ulak.storage.drive import Edge
@@ -54,7 +54,7 @@ def _run(args: argparse.Namespace) -> int:
     else:
         print_counts(facts, to=sys.stdout)
         for remark in remarks_on(facts):
-            say(remark, to=sys.stderr)
+            say(visible(remark), to=sys.stderr)
     return 0
 
 

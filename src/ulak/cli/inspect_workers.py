@@ -14,7 +14,7 @@ from ulak.cli.inspect_choice import stored
 from ulak.cli.inspect_counts import leases_of
 from ulak.cli.inspect_open import finding, opened
 from ulak.cli.inspect_table import Column, age, iso_time, many, print_json, print_table
-from ulak.cli.output import say
+from ulak.cli.output import say, visible
 from ulak.core.job import Job, State
 from ulak.storage.drive import Edge
 from ulak.taskqueue import LIVE_S
@@ -67,7 +67,7 @@ def _run(args: argparse.Namespace) -> int:
         return 0
     print_workers(workers, to=sys.stdout)
     for remark in remarks_on(workers):
-        say(remark, to=sys.stderr)
+        say(visible(remark), to=sys.stderr)
     return 0
 
 

@@ -154,6 +154,15 @@ def per_second(text: str) -> float:
     return value
 
 
+def valid_text(text: str) -> str:
+    """Reads a text that a store can hold; an argument that is no valid UTF-8 is none."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise argparse.ArgumentTypeError(f"{_quoted(text)} is no valid text") from None
+    return text
+
+
 def duration(text: str) -> float:
     """Reads a duration such as 20ms, in seconds."""
     try:

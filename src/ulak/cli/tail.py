@@ -9,7 +9,7 @@ import argparse
 from typing import Any
 
 from ulak.cli.inspect import command
-from ulak.cli.options import duration, whole
+from ulak.cli.options import duration, valid_text, whole
 
 LAST = 10
 LAST_MAX = 10_000
@@ -32,7 +32,7 @@ def add(commands: Any) -> None:  # noqa: ANN401 - argparse has no public name fo
 
     parser = command(commands, "tail", "follow jobs as they change", _DESCRIPTION, run)
     parser.add_argument("-q", "--queue", help="only this queue (all)")
-    parser.add_argument("--task", help="only jobs of this task")
+    parser.add_argument("--task", type=valid_text, help="only jobs of this task")
     help_text = f"begin with so many lines of the newest jobs ({LAST})"
     parser.add_argument("-n", "--last", metavar="N", type=whole(0, LAST_MAX), default=LAST, help=help_text)
     help_text = f"how long to wait between two looks ({_EVERY})"
