@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,13 +14,15 @@ from tests.contract.conftest import StorageKind, chosen_kinds
 from tests.support.stores import Refusing
 from tests.support.waiting import WAIT_S, eventually
 from tests.tasks.conftest import MakeApp
-from ulak import App, Snooze, StorageUnavailable
-from ulak.core.history import HOUR_S, MINUTE_S, Moment
+from ulak import App, Snooze, StorageFull, StorageUnavailable
+from ulak.core.history import HOUR_S, MINUTE_S, Moment, Took
 from ulak.core.job import Cause, Dead, Done, Grant, Hold, Lease, Outcome, Retry, Spec, State, Verdict, Work
 from ulak.core.rules import give_back
 from ulak.core.store import Settings
 from ulak.metrics import Histogram
 from ulak.storage.drive import Edge, run
+from ulak.storage.memory import MemoryStore
+from ulak.storage.sqlite.store import SqliteStore
 from ulak.testing import ManualClock
 from ulak.worker.record import Recorder
 
@@ -171,4 +174,35 @@ def test_what_the_store_did_not_take_is_taken_with_the_next(kind: StorageKind, c
     run(edge, recorder.record())
     (moment,) = store.history(["q"], 0.0, grain=MINUTE_S)["q"]
     assert durations([moment], "run").count == 2
+    store.close()
+
+
+@pytest.mark.parametrize("error", [StorageFull("full"), StorageUnavailable("away")])
+def test_a_full_store_is_asked_again_in_a_minute_and_one_that_is_away_at_once(
+    clock: ManualClock, error: Exception
+) -> None:
+    recorder = Recorder(["q"])
+    recorder.note([(lease(), Done())], [State.SUCCEEDED], 2.0)
+    edge = Edge(Refusing(MemoryStore(clock), lambda *_: error), clock)  # type: ignore[arg-type]
+    if isinstance(error, StorageFull):
+        assert run(edge, recorder.duty()) == 60.0
+    else:
+        with pytest.raises(StorageUnavailable):
+            run(edge, recorder.duty())
+    assert sum(recorder._run["q"].values()) == 1
+
+
+def test_the_past_takes_nothing_of_what_is_set_aside_on_a_disk(
+    tmp_path: Path, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_room(*_: Any, **__: Any) -> None:
+        raise StorageFull("little space is left")
+
+    store = SqliteStore(str(tmp_path / "jobs.db"), clock)
+    store.open()
+    store.declare("q", Settings())
+    monkeypatch.setattr(store, "find_room", no_room)
+    with pytest.raises(StorageFull):
+        store.record({"q": Took()})
+    assert store.history(["q"], 0.0, grain=MINUTE_S) == {"q": []}
     store.close()

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 
 from ulak.core.flows import Flow, ask
 from ulak.core.history import MINUTE_S, Took
 from ulak.core.job import Cancelled, Cause, Dead, Done, Outcome, Retry, Verdict
 from ulak.core.store import Settled, Settlement, Store
+from ulak.errors import StorageFull
 from ulak.metrics import bucket_of
 
 
@@ -39,7 +41,9 @@ class Recorder:
 
     def duty(self) -> Flow[float | None]:
         """Have the store keep what was noted; in how many seconds to do so again."""
-        yield from self.record()
+        # On a full disk the past can wait, and the workers need not say so each second.
+        with contextlib.suppress(StorageFull):
+            yield from self.record()
         return MINUTE_S
 
     def record(self) -> Flow[None]:

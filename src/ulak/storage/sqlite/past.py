@@ -26,6 +26,8 @@ _SINCE = (
 def record(ledger: Ledger, took: Mapping[str, Took]) -> None:
     """Note how queues' counts stand in this transaction, and how long jobs took; forget what is old."""
     db, now_at = ledger.db, ledger.now_at
+    # What is set aside on a disk is for finishing jobs.
+    ledger.find_room()
     for name, of_queue in took.items():
         if (row := ledger.known(name)) is None:
             continue
