@@ -25,8 +25,8 @@ QUEUE_COLUMNS = "id, name, capacity, paused, backoff, retention"
 
 CLOCK = (
     "clock AS MATERIALIZED (SELECT "
-    "coalesce(%(now)s::float8, extract(epoch FROM clock_timestamp())::float8) AS now, "
-    "coalesce(%(now_at)s::float8, extract(epoch FROM clock_timestamp())::float8) AS now_at)"
+    "coalesce(%(now)s::float8, date_part('epoch', clock_timestamp())) AS now, "
+    "coalesce(%(now_at)s::float8, date_part('epoch', clock_timestamp())) AS now_at)"
 )
 NOW = "(SELECT now FROM clock)"
 NOW_AT = "(SELECT now_at FROM clock)"
