@@ -432,7 +432,7 @@ DEFECTS: dict[str, Defect] = {
     "a shutdown forgets to release": Defect("still holds", 30, rule=no_release),
     "a shutdown overruns its grace": Defect("allowed were", 160, rule=long_grace),
     "a stopped process leaves its leases behind": Defect(
-        "left in order, and still holds", 10, rule=no_release, profile="deploys"
+        "left in order, and still holds", 30, rule=no_release, profile="deploys"
     ),
     "what a stopped process held is lost": Defect("is spent by that", 60, rule=no_release, profile="deploys"),
     "a stop does not wait for claims": Defect("still holds", 200, rule=no_wait_for_claims, profile="deploys"),

@@ -43,13 +43,16 @@ class Moment(msgspec.Struct, frozen=True):
     """One row of a queue's history.
 
     at: when its minute, or hour, began. seen_at: when it was recorded last; `counts` are of then. took: of
-    all that was recorded within it, so of what has happened since the row before.
+    all that was recorded within it, so of what has happened since the row before. first, first_at: the totals
+    when it was recorded first, which tell what happened since where there is no row before.
     """
 
     at: float
     seen_at: float
     counts: Counts
     took: Took = Took()
+    first: Totals = msgspec.field(default_factory=Totals)
+    first_at: float = 0.0
 
 
 class _Row(msgspec.Struct, frozen=True, array_like=True):
@@ -60,6 +63,8 @@ class _Row(msgspec.Struct, frozen=True, array_like=True):
     totals: tuple[int, ...]
     wait: dict[int, int]
     run: dict[int, int]
+    first: tuple[int, ...] = ()
+    first_at: float = 0.0
 
 
 _decoder = msgspec.msgpack.Decoder(_Row)
@@ -74,14 +79,19 @@ def began_at(now_at: float, grain: Grain) -> int:
 
 def noted(stored: bytes | None, counts: Counts, took: Took, now_at: float) -> bytes:
     """A row after a record. stored: as it was, if it was there; what nobody can read is lost."""
+    totals = tuple(getattr(counts.totals, name) for name in _TOTALS)
+    before = None if stored is None else _row_of(stored)
+    first, first_at = (totals, now_at) if before is None else (before.first, before.first_at)
     row = _Row(
         now_at,
         tuple(getattr(counts, name) for name in _STATES),
-        tuple(getattr(counts.totals, name) for name in _TOTALS),
+        totals,
         coarse(took.wait),
         coarse(took.run),
+        first,
+        first_at,
     )
-    if stored is not None and (before := _row_of(stored)) is not None:
+    if before is not None:
         for earlier, buckets in ((before.wait, row.wait), (before.run, row.run)):
             for bucket, count in earlier.items():
                 buckets[bucket] = buckets.get(bucket, 0) + count
@@ -95,7 +105,8 @@ def moment_of(at: float, stored: bytes) -> Moment | None:
     # Rows of an older version have fewer numbers.
     states = dict(zip(_STATES, row.states, strict=False))
     counts = Counts(**states, totals=Totals(*row.totals[: len(_TOTALS)]))
-    return Moment(at, row.seen_at, counts, Took(row.wait, row.run))
+    first = Totals(*row.first[: len(_TOTALS)])
+    return Moment(at, row.seen_at, counts, Took(row.wait, row.run), first, row.first_at)
 
 
 def _row_of(stored: bytes) -> _Row | None:
