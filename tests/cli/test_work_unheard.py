@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 from pathlib import Path
 
@@ -11,7 +12,8 @@ from tests.cli.command import COMMAND
 from tests.cli.working import HELLO, Caller, Python, Work
 from tests.support.commands import running
 from tests.support.doors import Door
-from tests.support.waiting import WAIT_S
+from tests.support.waiting import WAIT_S, eventually
+from ulak import State
 
 _FULL = Path("/dev/full")
 _CLOSES_STDERR = """
@@ -103,3 +105,22 @@ def test_under_nohup_it_works_on(folder: Path, caller: Caller, gate: Door, more:
         worker.signal(signal.SIGTERM)
         assert worker.ended() == 0
         assert worker.err.rest()[-1].startswith("ulak stopped on SIGTERM")
+
+
+@WAYS
+def test_whoever_takes_no_line_of_its_log_holds_up_no_job_and_no_stop(
+    folder: Path, caller: Caller, gate: Door, more: list[str]
+) -> None:
+    os.mkfifo(log := folder / "log")
+    nobody = os.open(log, os.O_RDONLY | os.O_NONBLOCK)
+    shell = ["sh", "-c", 'exec "$@" 2>log', "sh"]
+    with os.fdopen(nobody), running(*shell, *COMMAND, "work", "hello:app", *more, folder=folder) as worker:
+        # Two lines each, more than a pipe and its writers hold.
+        failing = [caller.fail.enqueue("secret") for _ in range(400)]
+        eventually(lambda: all(job.status() is State.DEAD for job in failing[-20:]))
+        job = caller.stand.enqueue(gate.place)
+        guest = gate.guest()
+        worker.signal(signal.SIGTERM)
+        guest.let_go("home")
+        assert worker.ended() == 0
+    assert (job.result(WAIT_S), job.info().attempt) == ("home", 1)

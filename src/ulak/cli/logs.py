@@ -8,9 +8,12 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 from ulak.cli.output import encodable, visible
+
+if TYPE_CHECKING:
+    from ulak.cli.spout import Spout
 
 FORMATS = ("console", "json", "logfmt")
 LEFT_OPEN = "left_open"
@@ -27,10 +30,13 @@ def level_of(verbose: int) -> int:
 
 
 @contextmanager
-def shown(log_format: str, level: int) -> Iterator[Naming]:
-    """While inside, show records of `level` and above. Call what it gives to name who says them."""
+def shown(log_format: str, level: int, *, spout: Spout | None = None) -> Iterator[Naming]:
+    """While inside, show records of `level` and above. Call what it gives to name who says them.
+
+    spout: takes the lines in the place of stderr.
+    """
     logger = logging.getLogger("ulak")
-    handler = _Stderr(level)
+    handler = _Stderr(level) if spout is None else _Spouting(level, spout)
     handler.setFormatter(formatter := _FORMATTERS[log_format]())
     before = logger.level
     logger.setLevel(level)
@@ -54,6 +60,21 @@ class _Stderr(logging.Handler):
         except (OSError, ValueError):
             # Nobody reads it any more, and there is no other place to say so. The work goes on.
             return
+
+
+class _Spouting(logging.Handler):
+    def __init__(self, level: int, spout: Spout) -> None:
+        super().__init__(level)
+        self._spout = spout
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if hasattr(record, LEFT_OPEN):
+            return
+        if lost := self._spout.lost():
+            text = f"{lost:,} lines before this one are lost, since nobody took them"
+            told = {"name": "ulak", "levelno": logging.WARNING, "levelname": "WARNING", "msg": text}
+            self._spout.say(self.format(logging.makeLogRecord(told)))
+        self._spout.say(self.format(record))
 
 
 class _Formatter(logging.Formatter):

@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager
 from queue import Empty, SimpleQueue
 from typing import Any
 
-from ulak.cli import logs, work_say
+from ulak.cli import work_say
 from ulak.cli.child_command import child_command
 from ulak.cli.explain import FAILED, TRY_AGAIN, UNAVAILABLE
 from ulak.cli.stops import Hurry
@@ -52,8 +52,7 @@ class Fleet:
     def run(self) -> int:
         """Keep them running until a signal comes or, with --drain, all have ended by themselves; 0 then."""
         args, supervisor = self._args, self._supervisor
-        shown = logs.shown(args.log_format, logs.level_of(args.verbose))
-        with shown, supervisor, self._showing_health() as self._shown:
+        with work_say.shown(args), supervisor, self._showing_health() as self._shown:
             if args.drain:
                 supervisor.finish(tell=False)
             try:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeAlias
 
 import msgspec
 
-from ulak.cli import logs, work_limits
+from ulak.cli import logs, work_limits, work_say
 from ulak.cli.options import current_folder, spelled_size
 from ulak.cli.output import visible
 from ulak.cli.stops import Deadline, Hurry, Stopped, Stops, end_in, next_note
@@ -142,7 +142,7 @@ class Worker:
         if args.is_process and isinstance(sys.stdout, io.TextIOWrapper):
             # What handlers print is seen at once, and lines of several processes stay whole.
             sys.stdout.reconfigure(line_buffering=True)
-        with logs.shown(args.log_format, logs.level_of(args.verbose)) as named:
+        with work_say.shown(args) as named:
             try:
                 with stops.breaking_off():
                     app, found_at = self._load()

@@ -2,18 +2,37 @@
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import signal
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
+from ulak.cli import logs
 from ulak.cli.output import say
+from ulak.cli.spout import TELL_S, Spout
 from ulak.durations import format_duration
+
+_spouts: list[Spout] = []
+
+
+@contextlib.contextmanager
+def shown(args: argparse.Namespace) -> Iterator[logs.Naming]:
+    """While inside, show the log as the arguments say, and tell all by a thread of its own."""
+    with Spout() as spout, logs.shown(args.log_format, logs.level_of(args.verbose), spout=spout) as named:
+        _spouts.append(spout)
+        try:
+            yield named
+        finally:
+            _spouts.remove(spout)
 
 
 def tell(text: str) -> None:
-    """Say something on stderr. Whoever reads that may be gone, or its disk full: the work goes on."""
+    """Say something on stderr. Whoever reads it may be gone, or stand still; its disk may be full."""
+    if _spouts:
+        _spouts[-1].say(text, wait_s=TELL_S)
+        return
     with contextlib.suppress(OSError, ValueError):
         say(text, to=sys.stderr)
 
