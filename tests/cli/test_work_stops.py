@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 
 from tests.cli.command import TIMEOUT_S, environment
-from tests.cli.working import HELLO, SIGNALS
+from tests.cli.working import HELLO, SIGNALS, Work
+from tests.support.doors import Door
 from tests.support.stopping import Tally, control, first_moments, random_points, rolling
 
 ALONE_OR_NOT = pytest.mark.parametrize("args", [[], ["--processes", "2"]], ids=["alone", "processes"])
@@ -78,6 +79,23 @@ def test_a_signal_while_another_command_is_imported_ends_that_as_ever(
     ends = {signal.SIGINT: 130, signal.SIGTERM: -signal.SIGTERM}
     url = f"sqlite:///{tmp_path}/jobs.db"
     assert struck(tmp_path, number, "counts", "--url", url) == (ends[number], "")
+
+
+@SIGNALS
+@ALONE_OR_NOT
+def test_a_signal_while_exit_functions_run_strikes_none_of_them(
+    folder: Path, work: Work, gate: Door, number: signal.Signals, args: list[str]
+) -> None:
+    (folder / "hello.py").write_text(f"{HELLO}\nimport atexit\natexit.register(knock, {gate.place!r})")
+    worker = work("hello:app", "--drain", *args, ready=False)
+    guests = [gate.guest() for _ in range(2 if args else 1)]
+    worker.signal(number)
+    if args:
+        worker.err.until("ulak stops on ")
+    for guest in guests:
+        guest.let_go()
+    assert worker.ended() == 0
+    assert not any("Traceback" in line for line in worker.err.rest())
 
 
 def test_a_signal_that_is_held_back_ends_it_in_order_however_early_it_came(tmp_path: Path) -> None:

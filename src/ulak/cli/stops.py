@@ -63,6 +63,8 @@ class Stops:
     has_parent: it is that one's business when it is enough, and a second signal does nothing here: who ends
     a service may signal all of its processes, and the parent passes its own one on. Else signals that were
     held back before come now.
+    stays: it goes on when the block is left, since the process ends then, and what else runs at its end must
+    not be struck.
     Signals that were ignored stay ignored (`nohup`). Outside the main thread, which gets all signals, it does
     nothing.
     """
@@ -72,11 +74,13 @@ class Stops:
         *inboxes: SimpleQueue[Any],
         in_a_hurry: Sequence[SimpleQueue[Any]] = (),
         has_parent: bool = False,
+        stays: bool = False,
     ) -> None:
         self.number: int | None = None
         self.hurry: Hurry | None = None
         self._in_a_hurry = in_a_hurry
         self._has_parent = has_parent
+        self._stays = stays
         self._breaks_off = False
         # A handler runs between any two steps of the main thread, even where that holds a lock, so it may do
         # only what is safe there: SimpleQueue.put is, Event.set and every lock of ours are not.
@@ -119,6 +123,8 @@ class Stops:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        if self._stays:
+            return
         for number, before in self._before.items():
             signal.signal(number, before)
 

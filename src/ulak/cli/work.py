@@ -98,14 +98,14 @@ def run(args: argparse.Namespace) -> int:
     if args.processes is not None or args.reload:
         from ulak.cli.work_fleet import Fleet
 
-        with Stops(inbox, in_a_hurry=[inbox]):
+        with Stops(inbox, in_a_hurry=[inbox], stays=args.is_process):
             return Fleet(args, inbox).run()
     from ulak.cli.work_process import Worker
 
     worker = Worker(args, inbox, _Alone(args))
     ends = [worker.deadline().inbox] if args.is_process else []
     in_a_hurry = [inbox, worker.hurried().inbox] if args.is_process else [inbox]
-    with Stops(inbox, *ends, in_a_hurry=in_a_hurry) as stops:
+    with Stops(inbox, *ends, in_a_hurry=in_a_hurry, stays=args.is_process) as stops:
         return worker.run(stops)
 
 
