@@ -10,7 +10,7 @@ import pytest
 
 from tests.contract.conftest import clock, kind  # noqa: F401 - fixtures
 from tests.support.waiting import eventually
-from ulak import Backoff, Queue
+from ulak import Backoff, NewJob, Queue
 from ulak.cli.doctor_queues import queue_parts
 from ulak.cli.inspect_parts import Finding
 from ulak.core.job import Cause, Hold
@@ -111,13 +111,19 @@ def test_overdue_jobs_count_where_no_worker_makes_them_ready(q: Queue, clock: Ma
 
 def test_a_job_is_late_since_it_was_due_and_not_since_its_enqueue(q: Queue, clock: ManualClock) -> None:  # noqa: F811
     q.configure(backoff=Backoff(base=1, cap=1, floor=1))
-    q.enqueue("a")
-    clock.advance(3600)
-    lease = q.deliver()
-    assert lease is not None
-    q.release(lease)
+    q.enqueue_many(["handed back", "failed", "lost", NewJob("delayed", delay=3600)])
+    clock.advance(3600 - 31)
+    back, failed, _ = q.deliver_many(3)
+    clock.advance(31)
+    q.release(back)
+    q.nack(failed)
+    clock.advance(1)
+    q.tick_timeouts()
     beat(q)
     assert found(q) == []
+    clock.advance(LATE_S + 1)
+    beat(q)
+    assert "4 jobs due" in only(q).what
 
 
 def test_a_job_that_is_due_for_too_long_is_a_problem(q: Queue, clock: ManualClock) -> None:  # noqa: F811

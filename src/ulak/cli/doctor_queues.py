@@ -81,8 +81,7 @@ def _waiting(store: Store, fact: QueueFacts, now_at: float) -> Waiting | None:
 
 def _due_at(job: Job) -> float:
     """Since when it could have been taken: not since its enqueue, if it had a delay, or was with a worker."""
-    came_back_at = job.history[-1].ended_at if job.history else 0.0
-    return max(job.created_at, job.run_at, came_back_at)
+    return max(job.created_at, job.run_at)
 
 
 def _of_waiting(

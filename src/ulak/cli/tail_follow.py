@@ -96,7 +96,7 @@ class Follower:
         self._processed = _processed(self._counts)
         self._watched: dict[int, Watched] = {}
         self._over: dict[int, Watched] = {}
-        self._shown = self._missing = self._owned_up = 0
+        self._shown = self._owned_up = 0
         self.remarks: list[str] = []
         # What runs already, and what is next.
         self._meet(self._at_work())
@@ -116,7 +116,6 @@ class Follower:
         """What has happened since the last look, in order of time."""
         counts = self._read_counts()
         if counts == self._counts:
-            self._own_up(0)
             return []
         self._counts = counts
         events = [
@@ -221,13 +220,9 @@ class Follower:
         return events
 
     def _own_up(self, shown: int) -> None:
-        """Say so where more attempts have ended than were seen to.
-
-        Not at once: what ended between the count and the look is missing at neither of two looks.
-        """
+        """Say so where more attempts had ended, when they were counted, than were seen to since."""
         self._shown += shown
-        before, self._missing = self._missing, _processed(self._counts) - self._processed - self._shown
-        missing = min(before, self._missing)
+        missing = _processed(self._counts) - self._processed - self._shown
         if missing > self._owned_up and self._task is None:
             self.remarks.append(f"{missing - self._owned_up} more attempts ended than could be shown")
             self._owned_up = missing
