@@ -151,6 +151,18 @@ def test_of_what_nobody_recorded_nothing_is_known(scene: Scene) -> None:
     assert [one.is_known for one in past(scene).by_queue["mail"].slices] == [False] * 3 + [True]
 
 
+def test_of_one_minute_alone_it_is_known_what_happened_since_it_was_recorded_first(scene: Scene) -> None:
+    scene.mail.enqueue("before")
+    scene.edge.store.record({"mail": Took()})
+    scene.mail.enqueue("x")
+    scene.clock.advance(20.0)
+    scene.edge.store.record({"mail": Took()})
+    scene.clock.advance(20.0)
+    scene.mail.enqueue("y")
+    whole = past(scene, 60.0, "mail").by_queue["mail"].whole
+    assert (whole.is_known, whole.enqueued) == (True, 2)
+
+
 def test_days_are_told_from_hours(scene: Scene) -> None:
     for _ in range(4):
         for _ in range(30):

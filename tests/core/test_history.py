@@ -50,6 +50,17 @@ def test_a_row_of_a_version_that_counted_less_has_noughts_for_the_rest() -> None
     assert (moment.counts.totals.enqueued, moment.counts.totals.pruned) == (7, 0)
 
 
+def test_a_row_tells_the_totals_of_its_first_record() -> None:
+    row = None
+    for seen_at, enqueued in ((61.0, 3), (70.0, 5), (119.0, 8)):
+        row = noted(row, Counts(totals=Totals(enqueued=enqueued)), Took(), seen_at)
+    assert row is not None
+    moment = moment_of(60, row)
+    assert moment is not None
+    assert (moment.first_at, moment.first.enqueued) == (61.0, 3)
+    assert (moment.seen_at, moment.counts.totals.enqueued) == (119.0, 8)
+
+
 def test_a_busy_row_takes_little_room() -> None:
     took = buckets_of([10.0 ** (number / 1_000) for number in range(-3_000, 2_000)])
     assert len(noted(None, Counts(), Took(took, took), 1.8e9)) < 4_000

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -44,6 +45,13 @@ def test_before_the_first_record_nothing_is_known() -> None:
     assert succeeded(trend) == [0, 0, 2]
     nothing = trend_of([], 180.0, MINUTES)
     assert not any(one.is_known for one in (*nothing.slices, nothing.whole))
+
+
+def test_the_first_row_is_compared_with_how_it_stood_when_it_was_recorded_first() -> None:
+    first = msgspec.structs.replace(moment(110, 9), first=Totals(succeeded=4), first_at=65.0)
+    later = msgspec.structs.replace(moment(180, 10), first=Totals(succeeded=9), first_at=130.0)
+    trend = trend_of([first, later], 180.0, MINUTES)
+    assert (trend.whole.succeeded, [one.is_known for one in trend.slices]) == (6, [False, True, True])
 
 
 def test_a_record_before_the_slices_is_where_they_begin() -> None:

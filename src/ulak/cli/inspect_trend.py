@@ -14,7 +14,6 @@ from ulak.cli.inspect_open import opened, settings_of
 from ulak.cli.inspect_table import Column, age, iso_time, print_json, print_table
 from ulak.cli.output import say
 from ulak.core.history import HOUR_S, KEPT_S, MINUTE_S, Moment
-from ulak.core.job import Counts
 from ulak.core.trend import NUMBERS, Plan, Slice, Trend, plan_of, trend_of
 from ulak.errors import ConfigError
 from ulak.metrics import Histogram
@@ -73,11 +72,7 @@ def past_of(edge: Edge, since_s: float, queue: str | None = None) -> Past:
 
 def _trend(history: Sequence[Moment], now: Moment, plan: Plan) -> Trend:
     # Without a row there is nothing to compare the present with.
-    if not history:
-        return trend_of([], now.seen_at, plan)
-    first = history[0]
-    begun = Moment(first.at, first.first_at, Counts(totals=first.first))
-    return trend_of([begun, *history, now], now.seen_at, plan)
+    return trend_of([*history, now] if history else [], now.seen_at, plan)
 
 
 def blocks_for(stream: TextIO | None) -> str:

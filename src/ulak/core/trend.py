@@ -10,6 +10,7 @@ from operator import attrgetter
 import msgspec
 
 from ulak.core.history import HOUR_S, KEPT_S, MINUTE_S, Grain, Moment
+from ulak.core.job import Counts
 from ulak.metrics import Histogram
 
 SLICES_MAX = 30
@@ -71,11 +72,17 @@ class Trend(msgspec.Struct, frozen=True):
 
 def trend_of(moments: Sequence[Moment], until_at: float, plan: Plan) -> Trend:
     """A queue's history up to an instant, by `plan`. moments: in order, and what was seen at that instant."""
+    begun = [_first_of(moments[0])] if moments and moments[0].first_at else []
     # Where the calendar was set back, a later row was seen earlier.
-    rows = sorted(moments, key=_seen_at)
+    rows = sorted([*begun, *moments], key=_seen_at)
     bounds = [until_at - plan.step_s * number for number in range(plan.count, -1, -1)]
     slices = tuple(_slice(rows, from_at, to_at) for from_at, to_at in pairwise(bounds))
     return Trend(slices, _slice(rows, bounds[0], until_at))
+
+
+def _first_of(row: Moment) -> Moment:
+    """How it stood when a row was recorded first, with which the first of all rows is compared."""
+    return Moment(row.at, row.first_at, Counts(totals=row.first))
 
 
 def _slice(rows: Sequence[Moment], from_at: float, until_at: float) -> Slice:
