@@ -25,6 +25,7 @@ STEPS = (
     ("tests.campaigns.soak", "1"),
     ("tests.campaigns.pgcuts", "200"),
     ("tests.campaigns.pgrestarts", "10"),
+    ("tests.campaigns.older_postgres",),
     ("bench.guard",),
 )
 
