@@ -162,13 +162,17 @@ class Trial:
             self.ended.update(causes)
             result = work.job(job_id).result(0) if job.state == "succeeded" else None
             wrong = list(_wrong(number, trouble, causes, result))
-            if any(attempt.cause == "lost" and attempt.error is None for attempt in job.history):
+            if any(attempt.cause == "lost" and _has_no_witness(attempt) for attempt in job.history):
                 wrong.append("its worker did not see that its process was lost")
             wrong += _wrong_lines(number, job.delivery, lines)
             self.problems += [f"job {number} ({trouble}): {what}; its deliveries: {causes}" for what in wrong]
         strikes = self.killer.kills + sum(bool(trouble) for _, trouble in plans)
         if (lost := self.ended["lost"] + self.ended["timeout"]) > strikes:
             self.problems.append(f"{lost} deliveries were lost by {strikes} strikes")
+
+
+def _has_no_witness(attempt: Any) -> bool:
+    return attempt.error is None or attempt.error.text.startswith("its worker's process")
 
 
 def _wrong(number: int, trouble: str, causes: list[str], result: str | None) -> Iterator[str]:

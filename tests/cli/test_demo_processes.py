@@ -157,7 +157,7 @@ def test_jobs_that_kill_every_process_end_as_dead_letters_of_that(tmp_path: Path
     assert (done.returncode, done.stderr) == (0, "")
     assert "  kills 4   redeliveries 4   processes started 5\n" in done.stdout
     assert "  2 dead letters, 2 of them lost with their process at the last attempt\n" in done.stdout
-    assert "    #1, 2 attempts, lost with its process\n" in done.stdout
+    assert "    #1, 2 attempts, WorkerLost: its worker's process is gone\n" in done.stdout
     assert "        ok      jobs lost 0, ended twice 0\n" in done.stdout
 
 

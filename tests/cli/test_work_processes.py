@@ -60,7 +60,13 @@ def test_a_job_of_a_killed_process_runs_again_within_a_second(work: Work, caller
         worker.err.until(f"(pid {first.pid}) ended by SIGKILL; the next one starts")
         second.let_go("home")
         assert job.result(WAIT_S) == "home"
-        assert [attempt.cause for attempt in job.info().history][:1] == ["lost"]
+        lost = job.info().history[0]
+        assert lost.cause == "lost"
+        assert lost.error is not None
+        assert (lost.error.type, lost.error.text) == (
+            "WorkerLost",
+            "its worker's process has ended by SIGKILL",
+        )
         all_work(worker, 2)
     # The others may have been late on a machine that has much else to do.
     assert min(took_s) < SOON_S
@@ -70,15 +76,17 @@ def test_with_a_killed_supervisor_its_processes_are_gone_and_another_worker_take
     work: Work, caller: Caller, gate: Door
 ) -> None:
     worker = work("hello:app", "--processes", "2", "--concurrency", "1")
-    for _ in range(2):
-        caller.stand.enqueue(gate.place)
-    standing = {gate.guest().pid for _ in range(2)}
+    jobs = [caller.stand.enqueue(gate.place) for _ in range(2)]
+    standing = {gate.guest().pid for _ in jobs}
     assert standing == set(all_work(worker, 2))
     successor = work("hello:app", "--processes", "1", "--concurrency", "2")
     worker.signal(signal.SIGKILL)
     eventually(lambda: not any(map(is_alive, standing)), SOON_S)
     again = {gate.guest().pid for _ in range(2)}
     assert again == set(children_of(successor.pid))
+    # Who could have told how they ended is gone too.
+    errors = [job.info().history[0].error for job in jobs]
+    assert {error and error.text for error in errors} == {"its worker's process is gone"}
 
 
 def test_processes_of_the_process_executor_end_with_a_killed_supervisor_too(

@@ -336,6 +336,26 @@ def test_taking_sweeps_what_killed_processes_left_and_nothing_else(directory, wa
         assert _seen_by_another_process(directory, said["token"], watcher.token) == "True True"
 
 
+def test_how_a_process_has_ended_is_told_where_its_parent_has_noted_it(directory, watcher):
+    watcher.take()
+    for noted, told in (("by SIGKILL", "by SIGKILL"), ("with status 3", "with status 3"), ("\x1b[31m", "")):
+        with _holder(directory) as (process, said):
+            file = directory / f"{said['token']}.lock"
+            process.kill()
+            process.wait()
+            assert watcher.end_of(said["token"]) == ""
+            file.write_text(noted)
+            assert watcher.end_of(said["token"]) == told
+            # Whoever starts meanwhile leaves it to who reclaims.
+            Presence(directory).take()
+            assert file.exists()
+            os.utime(file, (1, 1))
+            Presence(directory).take()
+            assert not file.exists()
+    assert watcher.end_of(watcher.token) == ""
+    assert watcher.end_of("../../etc/passwd") == ""
+
+
 def test_processes_that_start_at_once_all_end_up_present(directory):
     """Each sweeps while others are between making their file and locking it."""
     code = """

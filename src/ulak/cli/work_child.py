@@ -110,6 +110,8 @@ class _Child:
         """Listen for the first job that is settled."""
         self._app = app
         app.on(self._hear)
+        if (own_file := getattr(app._store(), "own_file", None)) is not None:  # noqa: SLF001 - for this process
+            self.tie.report(Word.FILE, own_file)
 
     def _hear(self, event: Event) -> None:
         if not isinstance(event, events.Enqueued | events.Started | events.Returned):

@@ -290,7 +290,7 @@ class Lease(msgspec.Struct, frozen=True, gc=False):
 
     `token` = (store epoch, delivery) only grows for a job: hand it to outside systems as a fencing token.
     backoff: the policy that a failure follows, the job's own or else its queue's. gone: its holder's process
-    is known to be gone; only `Store.ended` says so.
+    is known to be gone, and how it has ended ("": that is not known); only `Store.ended` says so.
     """
 
     grant: Grant
@@ -301,7 +301,7 @@ class Lease(msgspec.Struct, frozen=True, gc=False):
     claimed_at: float
     crashes: int = 0
     backoff: Backoff | None = None
-    gone: bool = False
+    gone: str | None = None
 
     @property
     def store(self) -> str:

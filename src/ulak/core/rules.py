@@ -207,6 +207,17 @@ def failure(
     return Retry(delay_s=delay_s, cause=cause, crashed=crashed, error=error)
 
 
+LOST = "WorkerLost"
+"""The type of the stored error of a job whose process was lost."""
+
+
+def lost_with(gone: str | None) -> Failure | None:
+    """The error of a job whose worker's process is gone; None where that is not known of it."""
+    if gone is None:
+        return None
+    return Failure(LOST, f"its worker's process has ended {gone}" if gone else "its worker's process is gone")
+
+
 def give_back(cause: Cause = Cause.RELEASE, *, delay_s: float = 0.0, error: Failure | None = None) -> Retry:
     """Hand a delivery back unspent: release, shutdown, snooze. error: why, where somebody said so."""
     return Retry(delay_s=delay_s, cause=cause, refund=True, error=error)

@@ -416,10 +416,14 @@ class Leases(msgspec.Struct, frozen=True):
     epoch: int
 
     def of(self, queue: QueueRow, rows: Iterable[JobRow], gone: Collection[int]) -> list[Lease]:
-        """The leases; those whose holder is gone say so. Rows that cannot be read get one all the same."""
-        return [self._lease(queue, job, is_gone=job.holder is None or job.holder in gone) for job in rows]
+        """The leases; those whose holder is gone say so. Rows that cannot be read get one all the same.
 
-    def _lease(self, queue: QueueRow, job: JobRow, *, is_gone: bool) -> Lease:
+        gone: by number; a mapping also says how they have ended.
+        """
+        ends = gone if isinstance(gone, Mapping) else dict.fromkeys(gone, "")
+        return [self._lease(queue, job, "" if job.holder is None else ends.get(job.holder)) for job in rows]
+
+    def _lease(self, queue: QueueRow, job: JobRow, gone: str | None) -> Lease:
         try:
             work = job.work(queue.name)
         except UnreadableError:
@@ -433,7 +437,7 @@ class Leases(msgspec.Struct, frozen=True):
             job.started_at or 0.0,
             job.crashes,
             work.spec.backoff or queue.backoff,
-            is_gone,
+            gone,
         )
 
 

@@ -13,6 +13,7 @@ from ulak.context import Context
 from ulak.core import rules
 from ulak.core.backoff import Backoff
 from ulak.core.job import Cause, Failure, Lease
+from ulak.core.rules import LOST
 from ulak.errors import ConfigError
 from ulak.worker.execute import Ending, Failed
 from ulak.worker.nursery import REAP_S, Child, Closed, Errand, Nursery, Why
@@ -33,9 +34,6 @@ FAREWELL_S = 1.0
 
 TRIES_MAX = 3
 """How many processes in a row may die while they have no job, before the job at hand is told of it."""
-
-LOST = "WorkerLost"
-"""The type of the stored error of a job whose process was lost."""
 
 
 class _Halted(Exception):

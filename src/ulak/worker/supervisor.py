@@ -46,7 +46,8 @@ class Word(enum.StrEnum):
     WORKS: it has begun to take jobs. LIVES: it goes round, and where its store is. SETTLED: it has settled a
     first one. LEAVES: it will end with status 0, to be replaced at once. FAILED: why it is about to end
     otherwise. GONE: likewise, and so would any other. ENDED: what it has left behind. DRAINED: likewise,
-    and that it ends since nothing is left that could run.
+    and that it ends since nothing is left that could run. FILE: where to note how it has ended, for whoever
+    takes over what it held.
     """
 
     WORKS = "works"
@@ -57,6 +58,7 @@ class Word(enum.StrEnum):
     GONE = "gone"
     ENDED = "ended"
     DRAINED = "drained"
+    FILE = "file"
 
 
 class GivenUp(ChildProcessError):
@@ -91,6 +93,7 @@ class _Place:
         self.heard = b""
         self.works = self.has_settled = self.leaves = self.is_last = self.has_drained = False
         self.reason: str | None = None
+        self.file: str | None = None
         self.said_at: float | None = None
 
 
@@ -103,7 +106,7 @@ class Supervisor:
     failures_max: so many processes of one place in a row that end by an exit status of their own (not a
     signal) before they work or settle anything make `tend` raise GivenUp; None: never. passing: statuses that
     do not count for that, since what they tell of passes.
-    hear: is told what children say beside SETTLED, LEAVES, FAILED and GONE.
+    hear: is told what children say beside SETTLED, LEAVES, FAILED, GONE and FILE.
 
     Children start with SIGINT and SIGTERM held back, until they make a `Tie`.
     Not thread-safe. Call it from one thread, which has to outlive the children: Linux ties them to that.
@@ -315,6 +318,8 @@ class Supervisor:
                 place.has_settled = True
             case Word.LEAVES:
                 place.leaves = True
+            case Word.FILE:
+                place.file = str(value)
             case Word.FAILED | Word.GONE:
                 place.reason, place.is_last = str(value), word is Word.GONE
             case Word.WORKS:
@@ -337,6 +342,8 @@ class Supervisor:
             self._selector.unregister(place.line)
         place.line.close()
         pid, place.process, place.line, place.said_at = place.process.pid, None, None, None
+        if place.file is not None and status != 0:
+            _note(place.file, how_ended(status))
         self.cut += place.works and status != 0
         if place.leaves and status == 0:
             _log.info("process %d (pid %d) has left; the next one starts at once", place.number, pid)
@@ -383,6 +390,16 @@ class Supervisor:
     ) -> None:
         self.stop(0.0)
         self._selector.close()
+
+
+def _note(file: str, text: str) -> None:
+    """Write how a process has ended into a file of its own, if that is still there; it is for people."""
+    with contextlib.suppress(OSError):
+        fd = os.open(file, os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+        try:
+            os.write(fd, text.encode())
+        finally:
+            os.close(fd)
 
 
 def how_ended(status: int) -> str:

@@ -143,6 +143,13 @@ class Engine:
             self._connect()
         return self._others
 
+    @property
+    def own_file(self) -> str:
+        """The file that tells others that this process lives, once it holds a lease."""
+        if self._link is None:
+            self._connect()
+        return self._presence.path
+
     # Opening and closing
 
     def open(self) -> None:

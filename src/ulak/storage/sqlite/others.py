@@ -87,6 +87,10 @@ class Others:
             self.any = any(holder != self.own for holder, _, _ in known)
         return self._gone
 
+    def ends_of_gone(self) -> Mapping[int, str]:
+        """Those who are gone, with how they have ended, as far as their parents have noted it."""
+        return {holder: self._presence.end_of(token) for holder, token in self.gone().items()}
+
     def forget_gone(self) -> None:
         """Take out who is gone and holds no lease any more."""
         if gone := dict(self.gone()):

@@ -15,11 +15,17 @@ import secrets
 import threading
 from pathlib import Path
 
+from ulak.clock import SYSTEM
 from ulak.errors import StorageFull, StorageUnavailable
 from ulak.storage.sqlite.descriptors import identity, torn
 
 _SWEPT_MAX = 200
 _SUFFIX = ".lock"
+_END = re.compile(r"(by|with) [A-Za-z0-9 ]+")
+_END_BYTES_MAX = 50
+_NOTED_S = 60.0
+"""For so long a note of how a process has ended is left to whoever reclaims what it held."""
+
 # Tokens come from a file that anybody who may write it can have edited: only these become file names.
 _TOKEN = re.compile(r"[0-9a-f]{32}")
 
@@ -106,6 +112,27 @@ class Presence:
             return True
         return _is_token(token) and not _is_free(self._path(token))
 
+    @property
+    def path(self) -> str:
+        """This process's file, once it is taken; its parent may write there how it has ended."""
+        return str(self._path(self.token))
+
+    def end_of(self, token: str) -> str:
+        """How the process of a token that is gone has ended, as its parent noted it; else ""."""
+        if not _is_token(token) or token in _own:
+            return ""
+        try:
+            fd = os.open(self._path(token), os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+        except OSError:
+            return ""
+        try:
+            noted = os.read(fd, _END_BYTES_MAX).decode("ascii", "replace")
+        except OSError:
+            return ""
+        finally:
+            os.close(fd)
+        return noted if _END.fullmatch(noted) else ""
+
     def forget(self, token: str) -> None:
         """Remove the file that is left of a token that is gone."""
         if _is_token(token) and token not in _own and _is_free(self._path(token)):
@@ -153,7 +180,7 @@ class Presence:
             token = name.removesuffix(_SUFFIX)
             if name.endswith(_SUFFIX) and _is_token(token) and token not in _own:
                 path = self._path(token)
-                if _is_free(path):
+                if not _is_fresh_note(path) and _is_free(path):
                     _remove(path)
 
 
@@ -177,6 +204,15 @@ def _is_free(path: Path) -> bool:
     finally:
         os.close(fd)
     return True
+
+
+def _is_fresh_note(path: Path) -> bool:
+    """Whether it was noted just now how its process has ended."""
+    try:
+        found = path.lstat()
+    except OSError:
+        return False
+    return found.st_size > 0 and 0 <= SYSTEM.calendar() - found.st_mtime < _NOTED_S
 
 
 def _remove(path: Path) -> None:

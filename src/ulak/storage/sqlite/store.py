@@ -243,7 +243,7 @@ class SqliteStore(Engine):
 
     def ended(self, queues: Sequence[str], limit: int) -> list[Lease]:
         """Leases past their end, or whose process is gone."""
-        gone = self.others.gone()
+        gone = self.others.ends_of_gone()
         return self._ended(queues, limit, gone)
 
     @reads
