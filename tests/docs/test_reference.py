@@ -146,6 +146,8 @@ def plain(text: str, folder: Path) -> str:
     return text
 
 
+# Some fifty processes, one after the other.
+@pytest.mark.timeout(300)
 def test_what_the_page_shows_is_what_the_commands_print(tmp_path: Path) -> None:
     (module,) = re.findall(r"^```python\n(.*?)^```", CLI, re.MULTILINE | re.DOTALL)
     (tmp_path / "shop.py").write_text(module)

@@ -29,7 +29,7 @@ def add(commands: Any) -> None:  # noqa: ANN401 - argparse has no public name fo
     parser = command(commands, "doctor", "what is wrong with a store, and its remedy", _DESCRIPTION, run)
     help_text = "look at every page and index: takes long, and keeps the log from being reused meanwhile"
     parser.add_argument("--deep", action="store_true", help=help_text)
-    help_text = f"how long a job may be due before that is a problem ({_LATE})"
+    help_text = f"how long a job may be due before that is a problem ({_LATE}); a fifth, if no worker lives"
     parser.add_argument("--late", metavar="TIME", type=duration, default=duration(_LATE), help=help_text)
 
 

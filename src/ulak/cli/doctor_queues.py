@@ -17,8 +17,8 @@ from ulak.storage.drive import Edge
 from ulak.taskqueue import LIVE_S
 from ulak.worker.report import AHEAD, ahead_s
 
-UNSERVED_S = 60.0
-"""So long a job may be due before it is a problem that nobody is there to take it."""
+UNSERVED = 0.2
+"""After so much of the time that a job may be due it is a problem that nobody is there to take it."""
 
 RUNS_LONG_S = 3600.0
 STEP_MIN_S = 2.0
@@ -95,7 +95,7 @@ def _of_waiting(
     elif not _is_served(fact, job, live):
         what = f"queue {name} has {due}, and no worker that lives takes them"
         fix = "start one: ulak work module:app; if one runs, see that it serves this queue (--queues)"
-        yield Finding(what, fix, is_problem=due_s > min(UNSERVED_S, late_s))
+        yield Finding(what, fix, is_problem=due_s > UNSERVED * late_s)
     elif due_s > late_s:
         what = f"queue {name} has {due}, which is longer than {age(late_s)}"
         fix = (
