@@ -57,11 +57,20 @@ Plan: TypeAlias = Generator[Run | Block, Any, R]
 
 
 def step(
-    make: Callable[[Scene], Step[R]], *, merge: Merge | None = None, undo: Undo | None = None
+    make: Callable[[Scene], Step[R]],
+    *,
+    merge: Merge | None = None,
+    undo: Undo | None = None,
+    repeats: bool = False,
 ) -> Plan[R]:
-    """What this step returns."""
-    answer: R = yield Run(make, merge, undo)
+    """What this step returns; see `Run`."""
+    answer: R = yield Run(make, merge, undo, repeats)
     return answer
+
+
+def look(make: Callable[[Scene], Step[R]]) -> Plan[R]:
+    """The same of a step that may be run twice, since it changes nothing, or nothing again."""
+    return step(make, repeats=True)
 
 
 def planned(operation: Callable[Concatenate[E, P], Plan[R]]) -> Callable[Concatenate[E, P], R]:
@@ -195,7 +204,7 @@ class Engine:
         if not self._is_open:
             raise Closed("this store is closed; make another handle on it")
 
-    def run(self, make: Callable[[Scene], Step[R]]) -> R:
+    def run(self, make: Callable[[Scene], Step[R]], *, repeats: bool = False) -> R:
         """Run a step in a transaction of its own, and tell its waiters; again, if others were in the way."""
         tries = Tries(self.place)
         while True:
@@ -212,7 +221,7 @@ class Engine:
                 self._ring(session, scene)
             except psycopg.Error as error:
                 is_sound = True
-                pause_s = tries.after(error, is_sent=attempt is not None and attempt.is_sent)
+                pause_s = tries.after(error, is_sent=attempt is not None and attempt.is_sent and not repeats)
             except StorageUnavailable as error:
                 if session is not None:
                     raise
@@ -227,7 +236,7 @@ class Engine:
                     self._pool.put(session, is_sound=is_sound)
             pause(pause_s)
 
-    async def arun(self, make: Callable[[Scene], Step[R]]) -> R:
+    async def arun(self, make: Callable[[Scene], Step[R]], *, repeats: bool = False) -> R:
         """The same on the running event loop."""
         tries = Tries(self.place)
         pool = self._loop_pool()
@@ -247,7 +256,7 @@ class Engine:
                     session = None
             except psycopg.Error as error:
                 is_sound = True
-                pause_s = tries.after(error, is_sent=attempt is not None and attempt.is_sent)
+                pause_s = tries.after(error, is_sent=attempt is not None and attempt.is_sent and not repeats)
             except StorageUnavailable as error:
                 if session is not None:
                     raise
@@ -298,7 +307,7 @@ class Engine:
             try:
                 match want:
                     case Run(make, None):
-                        reply = self.run(make)
+                        reply = self.run(make, repeats=want.repeats)
                     case Run():
                         reply = self._lanes.call(want)
                     case Block(call):
@@ -375,7 +384,7 @@ class Engine:
         """Tell other processes; a hint, so what goes wrong with it is nobody's."""
         if channels := self.bell.due(scene.rings):
             with contextlib.suppress(psycopg.Error):
-                session.execute(ring(channels))
+                session.send(ring(channels))
 
     async def _ring_on(self, pool: LoopPool, session: LoopSession, channels: list[str]) -> None:
         is_sound = False

@@ -40,11 +40,13 @@ class Run(msgspec.Struct, frozen=True, gc=False):
     """Ask for a step to be run in a transaction of its own; answered with what it returns.
 
     merge: how it can be done together with others alike. undo: takes back what was done for nobody.
+    repeats: it may be run again when nobody knows whether it was, as what changes nothing may.
     """
 
     make: Make
     merge: Merge | None = None
     undo: Undo | None = None
+    repeats: bool = False
 
 
 def together(batch: Sequence[Any]) -> Make:
@@ -114,10 +116,10 @@ class Lanes:
 class _Item:
     """One call of an event loop, and what came of it."""
 
-    __slots__ = ("error", "future", "is_done", "make", "merge", "result")
+    __slots__ = ("error", "future", "is_done", "make", "merge", "repeats", "result")
 
     def __init__(self, want: Run, future: asyncio.Future[None]) -> None:
-        self.make, self.merge = want.make, want.merge
+        self.make, self.merge, self.repeats = want.make, want.merge, want.repeats
         self.future = future
         self.result: Any = None
         self.error: BaseException | None = None
@@ -133,7 +135,7 @@ class _Item:
 class LoopLanes:
     """The lanes of one event loop."""
 
-    def __init__(self, run: Callable[[Make], Awaitable[Any]]) -> None:
+    def __init__(self, run: Callable[..., Awaitable[Any]]) -> None:
         self._run = run
         self._waiting: dict[Any, list[_Item]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
@@ -204,6 +206,6 @@ class LoopLanes:
     async def _do_apart(self, batch: list[_Item]) -> None:
         for item in batch:
             try:
-                item.end(await self._run(item.make))
+                item.end(await self._run(item.make, repeats=item.repeats))
             except Exception as error:  # noqa: BLE001 - it belongs to whoever asked
                 item.end(error=error)

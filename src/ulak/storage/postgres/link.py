@@ -16,8 +16,10 @@ from typing import Any, TypeVar
 
 import psycopg
 from psycopg import errors, pq, sql
+from psycopg.pq.abc import PGconn
 from psycopg.types import numeric
 
+from ulak.clock import MACHINE
 from ulak.errors import ConfigError
 from ulak.storage.postgres.asks import Execute, Rows
 from ulak.storage.postgres.faults import unreachable
@@ -28,6 +30,9 @@ Work = Generator[Execute, Rows, R]
 
 LOCK_S = 3.0
 """How long a statement waits for a row or table that another transaction holds, before StorageBusy."""
+
+ANSWER_S = 5.0
+"""How long the server may take to answer what takes it no time."""
 
 CONNECT_S = 10
 PREPARED_MAX = 500
@@ -120,12 +125,13 @@ class Session:
     """One connection for threads; one thread at a time uses it.
 
     begin: what begins a transaction. backend: the server's process. number: its own among a pool's.
-    since: when its present call began; 0 at rest.
+    since: when its present call began; 0 at rest. is_owed: an answer that nobody waited for has yet to come.
     """
 
     def __init__(self, place: Place) -> None:
         self.number = 0
         self.since = 0.0
+        self.is_owed = False
         self.db = _connect(psycopg.Connection[Any].connect, place)
         try:
             adapt(self.db)
@@ -164,9 +170,29 @@ class Session:
             except BaseException as error:  # noqa: BLE001 - it belongs to the work, which rolls back and lets it out
                 step, reply = work.throw, error
 
+    def send(self, ask: Execute) -> None:
+        """Send a statement and wait for no answer; `hear` it before anything else is done."""
+        query, params = compiled(ask)
+        (names,) = params
+        db = self.db.pgconn
+        # Names of our own, in which nothing is to be quoted.
+        db.send_query_params(query.encode(), [f"{{{','.join(names)}}}".encode()])
+        self.is_owed = True
+        db.flush()
+
+    def hear(self) -> bool:
+        """Take the answer to what was sent, if there is any; False if it does not come."""
+        if self.is_owed:
+            self.is_owed = False
+            try:
+                answer(self.db.pgconn)
+            except psycopg.Error:
+                return False
+        return True
+
     def is_usable(self) -> bool:
         """Whether it is at rest, and the server has not ended it meanwhile, as far as is heard here."""
-        return is_at_rest(self.db)
+        return self.is_owed or is_at_rest(self.db)
 
     def close(self) -> None:
         """End it."""
@@ -262,6 +288,20 @@ def is_at_rest(db: Connection) -> bool:
     poll = select.poll()
     poll.register(db.pgconn.socket, select.POLLIN)
     return not poll.poll(0)
+
+
+def answer(db: PGconn) -> None:
+    """Wait until all that was sent is answered. Raises psycopg.OperationalError if nothing comes back."""
+    until = MACHINE.interval() + ANSWER_S
+    poll = select.poll()
+    while True:
+        while db.flush() or db.is_busy():
+            poll.register(db.socket, select.POLLIN | (select.POLLOUT if db.flush() else 0))
+            if not poll.poll(max(0.0, until - MACHINE.interval()) * 1000):
+                raise psycopg.OperationalError("the session is silent")
+            db.consume_input()
+        if db.get_result() is None:
+            return
 
 
 def _asked(place: Place) -> dict[str, Any]:

@@ -19,7 +19,6 @@ from typing import Any, Protocol
 
 import psycopg
 from psycopg import sql
-from psycopg.pq.abc import PGconn
 
 from ulak.clock import MACHINE, pause
 from ulak.core.job import Counts
@@ -30,7 +29,7 @@ from ulak.storage.line import WaitLine
 from ulak.storage.postgres import looks
 from ulak.storage.postgres.asks import Execute, Scene, Step
 from ulak.storage.postgres.bell import channel
-from ulak.storage.postgres.link import Session, sever
+from ulak.storage.postgres.link import Session, answer, sever
 from ulak.storage.postgres.place import Place
 from ulak.storage.postgres.presence import Presence
 
@@ -39,9 +38,6 @@ IDLE_S = 5.0
 
 CHECK_S = 10.0
 """How often a session that has heard nothing is asked whether it still hears."""
-
-ANSWER_S = 5.0
-"""How long it may take to answer."""
 
 FIRST_LOOK_S = 0.01
 """So long after a queue is listened to for the first time it is looked at."""
@@ -278,7 +274,9 @@ class Listener:
     def _read(self, session: Session, *, is_silent: bool) -> None:
         db = session.db.pgconn
         if is_silent:
-            _check_answers(db)
+            # Nobody else would notice that nothing comes any more.
+            db.send_query(b"SELECT 1")
+            answer(db)
         db.consume_input()
         own = set(self._store.backends)
         heard = []
@@ -318,21 +316,6 @@ class Listener:
         awaited = self._store.awaited.awaited()
         if awaited:
             self._store.awaited.ring(self._store.run(lambda scene: looks.over(scene, awaited)))
-
-
-def _check_answers(db: PGconn) -> None:
-    """Ask something, and raise psycopg.OperationalError if nothing comes back: nobody else would notice."""
-    db.send_query(b"SELECT 1")
-    until = MACHINE.interval() + ANSWER_S
-    poll = select.poll()
-    while True:
-        while db.flush() or db.is_busy():
-            poll.register(db.socket, select.POLLIN | (select.POLLOUT if db.flush() else 0))
-            if not poll.poll(max(0.0, until - MACHINE.interval()) * 1000):
-                raise psycopg.OperationalError("the session that listens is silent")
-            db.consume_input()
-        if db.get_result() is None:
-            return
 
 
 def _awake(line: WaitLine) -> int:

@@ -64,7 +64,7 @@ class Others:
     def __init__(
         self,
         store: File,
-        run: Callable[[Callable[[Scene], Step[Any]]], Any],
+        run: Callable[..., Any],
         block: Callable[[Callable[[], Any]], Any],
     ) -> None:
         self.any = False
@@ -102,7 +102,7 @@ class Others:
             self._looked_at = now
             if self._presence.own is not None and not self._presence.is_held:
                 yield self._block(self._presence.take_again)
-            rows = yield self._run(self._look)
+            rows = yield self._run(self._look, repeats=True)
             self._gone = frozenset(holder for holder, is_absent, _, is_over in rows if is_absent and is_over)
             self.any = any(holder != self.own for holder, *_ in rows)
             if self.own is not None and all(holder != self.own for holder, *_ in rows):

@@ -58,6 +58,13 @@ class Pool:
     def take(self) -> Session:
         """A session for this thread. Raises StorageUnavailable, StorageBusy, Closed."""
         self._watchdog.begin()
+        while True:
+            session = self._take()
+            if session.hear():
+                return session
+            self.put(session, is_sound=False)
+
+    def _take(self) -> Session:
         with self._freed:
             until = None
             while True:

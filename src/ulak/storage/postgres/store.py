@@ -29,7 +29,7 @@ from ulak.core.store import (
 from ulak.storage.group import Merge
 from ulak.storage.postgres import book, change, joined, looks, own, past
 from ulak.storage.postgres.asks import Scene, Step
-from ulak.storage.postgres.engine import Engine, Plan, planned, step
+from ulak.storage.postgres.engine import Engine, Plan, look, planned, step
 from ulak.storage.postgres.listen import HeardLine
 from ulak.storage.postgres.others import LOOK_S
 
@@ -163,32 +163,32 @@ class PostgresStore(Engine):
     @planned
     def promote(self, queues: Sequence[str]) -> Plan[int]:
         """Make due jobs ready; how many."""
-        return step(lambda scene: book.promote(scene, queues))
+        return look(lambda scene: book.promote(scene, queues))
 
     @planned
     def extend(
         self, leases: Sequence[Lease], lease_s: float, *, progress: Mapping[int, str] | None = None
     ) -> Plan[list[bool | Outcome]]:
         """Move lease ends to now + `lease_s`, never to earlier."""
-        return step(lambda scene: book.extend(scene, leases, lease_s, progress=progress))
+        return look(lambda scene: book.extend(scene, leases, lease_s, progress=progress))
 
     @planned
     def ended(self, queues: Sequence[str], limit: int) -> Plan[list[Lease]]:
         """Leases past their end, or whose process is gone."""
         gone = yield from self.others.gone()
-        return (yield from step(lambda scene: book.ended(scene, queues, limit, gone=gone)))
+        return (yield from look(lambda scene: book.ended(scene, queues, limit, gone=gone)))
 
     @planned
     def leased(
         self, queue: str, *, worker: str | None = None, after: int = 0, limit: int = 100
     ) -> Plan[list[Lease]]:
         """The current leases of a queue, by id; of one worker of this process, if given."""
-        return step(lambda scene: book.leased(scene, queue, worker=worker, after=after, limit=limit))
+        return look(lambda scene: book.leased(scene, queue, worker=worker, after=after, limit=limit))
 
     @planned
     def horizon(self, queues: Sequence[str]) -> Plan[float | None]:
         """Seconds until time alone makes a job claimable."""
-        horizon_s = yield from step(lambda scene: book.horizon(scene, queues))
+        horizon_s = yield from look(lambda scene: book.horizon(scene, queues))
         if self.others.any:
             return LOOK_S if horizon_s is None else min(horizon_s, LOOK_S)
         return horizon_s
@@ -209,13 +209,13 @@ class PostgresStore(Engine):
     @planned
     def get(self, ids: Sequence[int]) -> Plan[list[Job | None]]:
         """Copies of the records."""
-        jobs = yield from step(lambda scene: looks.get(scene, ids))
+        jobs = yield from look(lambda scene: looks.get(scene, ids))
         return [None if job is None else self._here(job) for job in jobs]
 
     @planned
     def scan(self, which: Filter, *, after: int = 0, limit: int = 100) -> Plan[list[Job]]:
         """Matching jobs with id > `after`, by id."""
-        jobs = yield from step(lambda scene: looks.scan(scene, which, after=after, limit=limit))
+        jobs = yield from look(lambda scene: looks.scan(scene, which, after=after, limit=limit))
         return [self._here(job) for job in jobs]
 
     def _here(self, job: Job) -> Job:
@@ -227,17 +227,17 @@ class PostgresStore(Engine):
     @planned
     def counts(self, queues: Sequence[str]) -> Plan[dict[str, Counts]]:
         """One snapshot of states and totals."""
-        return step(lambda scene: looks.counts(scene, queues))
+        return look(lambda scene: looks.counts(scene, queues))
 
     @planned
     def queues(self) -> Plan[dict[str, Settings]]:
         """All queues and their settings."""
-        return step(looks.queues)
+        return look(looks.queues)
 
     @planned
     def declare(self, queue: str, settings: Settings) -> Plan[Settings]:
         """Make the queue unless it is there."""
-        return step(lambda scene: change.declare(scene, queue, settings))
+        return look(lambda scene: change.declare(scene, queue, settings))
 
     @planned
     def configure(self, queue: str, change: Change) -> Plan[Settings]:
@@ -254,22 +254,22 @@ class PostgresStore(Engine):
     @planned
     def schedules(self) -> Plan[dict[str, float]]:
         """Each schedule's last tick."""
-        return step(looks.schedules)
+        return look(looks.schedules)
 
     @planned
     def beat(self, worker: str, info: Mapping[str, str]) -> Plan[None]:
         """Say that a worker is there."""
-        return step(lambda scene: change.beat(scene, worker, info))
+        return look(lambda scene: change.beat(scene, worker, info))
 
     @planned
     def depart(self, worker: str) -> Plan[None]:
         """Say that a worker has gone for good."""
-        return step(lambda scene: change.depart(scene, worker))
+        return look(lambda scene: change.depart(scene, worker))
 
     @planned
     def workers(self) -> Plan[list[WorkerInfo]]:
         """The workers that are there, by name."""
-        return step(looks.workers)
+        return look(looks.workers)
 
     @planned
     def prune(self, *, limit: int = 1000) -> Plan[Mapping[State, int]]:
@@ -287,7 +287,7 @@ class PostgresStore(Engine):
         self, queues: Sequence[str], since_at: float, *, grain: Grain
     ) -> Plan[dict[str, list[Moment]]]:
         """What was noted since then."""
-        return step(lambda scene: past.since(scene, queues, since_at, grain))
+        return look(lambda scene: past.since(scene, queues, since_at, grain))
 
     def line(self, until: Until, queue: str) -> Line:
         """Where waiters of this process stand."""
