@@ -19,6 +19,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support import postgres
 from tests.support.queues import Make, handles
 from ulak.clock import Clock
 from ulak.core.store import Capabilities, Store
@@ -78,6 +79,14 @@ def _new_file() -> str:
     return str(directory / f"contract-{number}.db")
 
 
+def _on_server(clock: Clock) -> Store:
+    # Its library need not be there.
+    from ulak.storage.postgres.place import place_of
+    from ulak.storage.postgres.store import PostgresStore
+
+    return PostgresStore(place_of(postgres.fresh_url()), clock)
+
+
 KINDS = (
     StorageKind(
         name="memory",
@@ -92,6 +101,15 @@ KINDS = (
         capabilities=Capabilities(
             durable=True, immediate=False, processes=True, transactions=True, poll_s=1.0
         ),
+    ),
+    StorageKind(
+        name="postgres",
+        make=_on_server,
+        url=postgres.fresh_url,
+        capabilities=Capabilities(
+            durable=True, immediate=False, processes=True, transactions=True, poll_s=1.0
+        ),
+        unreachable=postgres.unreachable,
     ),
 )
 

@@ -332,9 +332,9 @@ def test_next_of_a_lease_that_has_ended_counts_no_negative_seconds(q: Queue, clo
 def test_a_closed_handle_says_so(kind: StorageKind) -> None:
     url = kind.url()
     q = Queue(url, name="mail")
-    assert repr(q) == f"Queue({url!r}, name='mail')"
+    assert repr(q) == f"Queue({masked(url)!r}, name='mail')"
     q.close()
-    assert repr(q) == f"<closed Queue({url!r}, name='mail')>"
+    assert repr(q) == f"<closed Queue({masked(url)!r}, name='mail')>"
     with pytest.raises(Closed):
         q.counts()
 
