@@ -115,15 +115,18 @@ REFUSED = {
         ),
     ),
     "a store that is not there yet": (
-        ["demo", "--url", "postgresql://h/d"],
+        ["demo", "--url", "redis://h/0"],
         (
-            "error U302: no store for 'postgresql://'; this version has 'memory://', 'memory://name' and "
-            "'sqlite:///jobs.db'\n"
+            "error U302: no store for 'redis://'; this version has 'memory://', 'memory://name', "
+            "'sqlite:///jobs.db' and 'postgresql://user@host/database'\n"
         ),
     ),
     "no URL": (
         ["demo", "--url", "jobs.db"],
-        "error U302: a store's URL starts with a scheme: 'memory://', 'memory://name', 'sqlite:///jobs.db'\n",
+        (
+            "error U302: a store's URL starts with a scheme: 'memory://', 'memory://name', "
+            "'sqlite:///jobs.db', 'postgresql://user@host/database'\n"
+        ),
     ),
 }
 
