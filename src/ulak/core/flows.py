@@ -396,11 +396,9 @@ def _settle_lost(leases: Sequence[Lease], note: Note, *, crashed: bool = False) 
     lost: list[Settlement] = []
     for lease in leases:
         u = yield from draw()
-        is_gone = lease.gone is not None
-        verdict = rules.failure(
-            lease, Cause.LOST, draw=u, error=rules.lost_with(lease.gone), crashed=crashed or is_gone
-        )
-        lost.append((lease, verdict))
+        error = rules.lost_with(lease.gone)
+        is_crash = crashed or lease.gone is not None
+        lost.append((lease, rules.failure(lease, Cause.LOST, draw=u, error=error, crashed=is_crash)))
     return (yield from settle_for_others(lost, note))
 
 
