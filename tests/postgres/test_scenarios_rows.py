@@ -20,9 +20,11 @@ from tests.postgres.roles import look, schema_of, sessions
 from tests.sqlite.roles import LONG_S, QUEUE, work_till_drained
 from tests.support.children import child
 from tests.support.postgres import conninfo, execute, fresh_database
-from tests.support.waiting import eventually
+from tests.support.waiting import WAIT_S, eventually
 from ulak import ConfigError, Lease, Outcome, Queue, SchemaError
-from ulak.storage.postgres import link
+from ulak.storage.postgres import link, schema
+from ulak.storage.postgres.attempt import Attempt
+from ulak.storage.postgres.place import place_of
 
 # Schemas of another version, or of somebody else
 
@@ -86,15 +88,48 @@ def test_T16_an_empty_schema_that_somebody_has_made_becomes_a_store(url):
         assert q.enqueue("payload") == 1
 
 
-def test_T16_many_that_open_a_new_store_at_once_make_one(url):
-    def enqueue(number: int) -> None:
-        with contextlib.closing(_separate(url)) as q:
-            q.enqueue(number)
+def test_T16_of_two_that_find_no_store_one_makes_it_and_the_other_uses_it(url):
+    place = place_of(url)
 
-    with ThreadPoolExecutor(8) as threads:
-        list(threads.map(enqueue, range(8)))
+    def work(session, make):
+        return Attempt(make(place), session.begin, is_proxied=True).work()
+
+    with contextlib.closing(link.Session(place)) as first, contextlib.closing(link.Session(place)) as second:
+        for session in (first, second):
+            assert session.drive(work(session, schema.begun)) is None
+        with ThreadPoolExecutor(1) as thread:
+            making = work(first, schema.begin)
+            ask = next(making)
+            while "pg_advisory_xact_lock" not in ask.text:
+                ask = making.send(first.execute(ask))
+            reply = first.execute(ask)
+            used = thread.submit(second.drive, work(second, schema.begin))
+            eventually(
+                lambda: look(url, "SELECT 1 FROM pg_locks WHERE locktype = 'advisory' AND NOT granted")
+            )
+            made = first.drive(resumed(making, reply))
+            assert used.result(WAIT_S)[:2] == made[:2]
     with Queue(url, QUEUE) as q:
-        assert sorted(job.payload for job in q.jobs()) == list(range(8))
+        assert q.enqueue("payload") == 1
+
+
+def resumed(work, reply):
+    """Work that goes on with this reply."""
+    try:
+        ask = work.send(reply)
+        while True:
+            ask = work.send((yield ask))
+    except StopIteration as stop:
+        return stop.value
+
+
+def test_T16_many_that_open_a_new_store_at_once_make_one(url):
+    with contextlib.ExitStack() as stack:
+        workers = [stack.enter_context(child(work_till_drained, url)) for _ in range(4)]
+        for worker in workers:
+            worker.hear("ready")
+            worker.tell("go")
+        assert [worker.hear("ran") for worker in workers] == [[]] * 4
 
 
 _apart = itertools.count(1)

@@ -25,7 +25,11 @@ Begun: TypeAlias = tuple[Any, ...]
 """The store's name, its epoch, the server's time."""
 
 _BEGUN = "SELECT uid, epoch, extract(epoch FROM clock_timestamp())::float8 FROM store"
-_TABLE = "SELECT to_regclass(%s)::text, to_regnamespace(%s)::text"
+# Asked of the catalogue itself: what looks names up may not have heard yet of what another has just made.
+_TABLE = (
+    "SELECT (SELECT oid FROM pg_class WHERE relnamespace = named.oid AND relname = 'store'), named.oid "
+    "FROM (SELECT 1) AS always LEFT JOIN pg_namespace named ON named.nspname = %s"
+)
 
 
 def begun(place: Place) -> Generator[Execute, Rows, Begun | None]:
@@ -39,13 +43,11 @@ def begun(place: Place) -> Generator[Execute, Rows, Begun | None]:
 
 def version_of(place: Place) -> Generator[Execute, Rows, int]:
     """The schema's number, 0 if there is none. Raises SchemaError for a newer one, or a stranger's."""
-    ((table, schema),) = yield Execute(_TABLE, (f'"{place.schema}".store', place.schema), alone=True)
+    ((table, schema),) = yield Execute(_TABLE, (place.schema,), alone=True)
     if table is None:
         if schema is not None:
             ((others,),) = yield Execute(
-                "SELECT count(*) FROM pg_class WHERE relnamespace = %s::regnamespace",
-                (place.schema,),
-                alone=True,
+                "SELECT count(*) FROM pg_class WHERE relnamespace = %s::oid", (schema,), alone=True
             )
             if others:
                 raise SchemaError(
