@@ -23,6 +23,7 @@ STEPS = (
     ("tests.campaigns.executors", "50", "1500"),
     ("tests.campaigns.stops", "40", "--rounds", "1", "--jobs", "40"),
     ("tests.campaigns.soak", "1"),
+    ("tests.campaigns.pgkills", "100", "2000"),
     ("tests.campaigns.pgcuts", "200"),
     ("tests.campaigns.pgrestarts", "10"),
     ("tests.campaigns.older_postgres",),

@@ -30,8 +30,8 @@ _KEYS = 50
 class Plan:
     """What all processes of a trial know.
 
-    slow_s: how long the slowest jobs take. options: the end of the store's URL. before: runs in each process
-    before it opens the store; what a negative control breaks.
+    slow_s: how long the slowest jobs take. url: the store's; "" for a file in `place`, with these `options`.
+    before: runs in each process before it opens the store; what a negative control breaks.
     """
 
     def __init__(
@@ -46,8 +46,10 @@ class Plan:
         jobs_each: int,
         before: Callable[[], None] | None = None,
         options: str = "",
+        url: str = "",
     ) -> None:
         self.place = place
+        self.url = url or f"sqlite:///{place / 'jobs.db'}{options}"
         self.board = board
         self.seed = seed
         self.lease_s = lease_s
@@ -55,12 +57,6 @@ class Plan:
         self.capacity = capacity
         self.jobs_each = jobs_each
         self.before = before
-        self.options = options
-
-    @property
-    def url(self) -> str:
-        """The store's."""
-        return f"sqlite:///{self.place / 'jobs.db'}{self.options}"
 
     def history_of(self, name: str) -> Path:
         """Where a process writes what it was told."""

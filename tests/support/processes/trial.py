@@ -113,6 +113,7 @@ class Trial:
         seed: int,
         before: Callable[[], None] | None = None,
         options: str = "",
+        url: str = "",
     ) -> None:
         self.sizes = sizes
         self._place = place
@@ -128,6 +129,7 @@ class Trial:
             jobs_each=sizes.jobs // PRODUCERS,
             before=before,
             options=options,
+            url=url,
         )
         self._alive: dict[int, Process] = {}
         self._names: list[str] = []
@@ -140,7 +142,8 @@ class Trial:
         """Run it to its end."""
         assert threading.active_count() == 1, "a process with threads must not fork"
         # Here, so that no child has to: it is born ready, and dies at its work.
-        importlib.import_module("ulak.storage.sqlite.store")
+        scheme = self._plan.url.partition(":")[0]
+        importlib.import_module(f"ulak.storage.{'sqlite' if scheme == 'sqlite' else 'postgres'}.store")
         start = time.monotonic()
         try:
             for name in ROLES:
@@ -153,7 +156,9 @@ class Trial:
                 os.kill(process.pid, signal.SIGKILL)
                 os.waitpid(process.pid, 0)
             self._events.close()
-        self._check_file()
+        if scheme == "sqlite":
+            self._check_file()
+        self._problems += self._errors()
         lines = self._told()
         story, ends = Story(lines, slack_s=_SLACK_S), ends_of(lines)
         self._problems += condemned(story, ends)
@@ -339,7 +344,6 @@ class Trial:
             found = [text for (text,) in db.execute("PRAGMA integrity_check(20)")]
         if found != ["ok"]:
             self._problems += [f"integrity_check: {text}" for text in found]
-        self._problems += self._errors()
 
     def _errors(self) -> Iterator[str]:
         for path in sorted(self._place.glob("*.errors")):
@@ -353,13 +357,17 @@ def run_trial(
     seed: int,
     before: Callable[[], None] | None = None,
     options: str = "",
+    url: str = "",
     keeps: bool = True,
 ) -> Outcome:
-    """Run a trial on a new file. keeps: where it failed, what it left stays, and its problems say where."""
+    """Run a trial, on a new file if there is no URL.
+
+    keeps: where it failed, what it left stays, and its problems say where.
+    """
     place = Path(tempfile.mkdtemp(prefix="ulak-trial-"))
     failed = True
     try:
-        outcome = Trial(place, sizes, seed=seed, before=before, options=options).run()
+        outcome = Trial(place, sizes, seed=seed, before=before, options=options, url=url).run()
         failed = outcome.failed > 0
         if failed and keeps:
             outcome.problems.append(f"histories and file: {place}")
