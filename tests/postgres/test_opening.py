@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
-import threading
 import time
 
 import pytest
 
 from tests.sqlite.roles import LONG_S, QUEUE
-from tests.support.postgres import execute
+from tests.support.children import Parent, child
+from tests.support.postgres import execute, fresh_url
 from tests.support.waiting import eventually
 from ulak import Queue, SchemaError, StorageUnavailable
 from ulak.local import server_of
@@ -22,27 +23,25 @@ def schema_of(url: str) -> str:
     return server_of(url).schema
 
 
-def test_all_who_open_a_new_store_at_once_find_the_same(url):
-    stores = [PostgresStore(server_of(url)) for _ in range(6)]
-    barrier = threading.Barrier(len(stores))
-    errors = []
+def open_when_told(parent: Parent, url: str) -> None:
+    store = PostgresStore(server_of(url))
+    parent.say("ready")
+    parent.wait_for("go")
+    store.open()
+    parent.say("open", [store.uid, store.epoch])
+    store.close()
 
-    def open_one(store: PostgresStore) -> None:
-        barrier.wait()
-        try:
-            store.open()
-        except Exception as error:  # noqa: BLE001 - told below
-            errors.append(error)
 
-    threads = [threading.Thread(target=open_one, args=(store,)) for store in stores]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not errors
-    assert len({(store.uid, store.epoch) for store in stores}) == 1
-    for store in stores:
-        store.close()
+def test_all_who_open_a_new_store_at_once_find_the_same():
+    with contextlib.ExitStack() as stack:
+        for _ in range(3):
+            url = fresh_url()
+            openers = [stack.enter_context(child(open_when_told, url)) for _ in range(4)]
+            for opener in openers:
+                opener.hear("ready")
+            for opener in openers:
+                opener.tell("go")
+            assert len({tuple(opener.hear("open")) for opener in openers}) == 1
 
 
 def test_what_is_there_is_opened_as_it_is(url):
