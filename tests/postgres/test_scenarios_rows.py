@@ -19,7 +19,7 @@ import pytest
 from tests.postgres.roles import look, schema_of, sessions
 from tests.sqlite.roles import LONG_S, QUEUE, work_till_drained
 from tests.support.children import child
-from tests.support.postgres import conninfo, execute, fresh_database
+from tests.support.postgres import conninfo, execute
 from tests.support.waiting import WAIT_S, eventually
 from ulak import ConfigError, Lease, Outcome, Queue, SchemaError
 from ulak.storage.postgres import link, schema
@@ -311,41 +311,6 @@ def test_V2_no_statement_sorts_or_scans_what_waits(url, monkeypatch, which):
             wrong.add(f"{part['Node Type']}, {part['Plan Rows']} rows: {text}")
     assert sorted(wrong) == []
     assert any("SKIP LOCKED" in text for text, _ in asked)
-
-
-FORCED = (
-    "enable_nestloop TO off",
-    "enable_hashjoin TO off, enable_mergejoin TO off",
-    "enable_seqscan TO off",
-    "enable_indexscan TO off, enable_bitmapscan TO off, enable_indexonlyscan TO off",
-)
-
-
-@pytest.mark.parametrize("plan", FORCED)
-def test_V2_a_claim_takes_no_more_than_its_limit_under_any_plan(plan):
-    url = fresh_database()
-    name = execute(url, "SELECT current_database()")[0][0]
-    for setting in plan.split(", "):
-        execute(url, f"ALTER DATABASE {name} SET {setting}")
-    with Queue(url, QUEUE, visibility_timeout=LONG_S) as q:
-        ids = q.enqueue_many([{"n": n} for n in range(300)])
-        q.cancel(ids[::7])
-        taken: list[int] = []
-
-        def claim(limit: int) -> list[int]:
-            with contextlib.closing(_separate(f"{url}&")) as mine:
-                mine._visibility_s = LONG_S
-                leases = mine.deliver_many(limit)
-                assert len(leases) <= limit
-                assert [lease.id for lease in leases] == sorted(lease.id for lease in leases)
-                mine.ack_many(leases)
-                return [lease.id for lease in leases]
-
-        with ThreadPoolExecutor(4) as threads:
-            for found in threads.map(claim, [1, 2, 3, 5, 7, 50] * 10):
-                taken += found
-    assert len(set(taken)) == len(taken)
-    assert set(taken) == set(ids) - set(ids[::7])
 
 
 # Old snapshots
