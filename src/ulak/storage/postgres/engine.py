@@ -36,6 +36,7 @@ from ulak.storage.postgres.others import Others
 from ulak.storage.postgres.place import Place
 from ulak.storage.postgres.pool import SESSIONS_MAX, LoopPool, Pool
 from ulak.storage.postgres.presence import Presence
+from ulak.storage.postgres.sweep import Sweeper
 
 _log = logging.getLogger("ulak")
 
@@ -109,6 +110,7 @@ class Engine:
         self._loops: dict[asyncio.AbstractEventLoop, LoopPool] = {}
         self.bell = Bell(self.place.schema, self._ring_all)
         self._blocking = Helper("ulak-block")
+        self._sweeper = Sweeper(self._using)
         self.awaited = Ends(self.begin_watch)
         self._listener = Listener(self)
         self.others = Others(self, Run, Block)
@@ -157,6 +159,7 @@ class Engine:
                 _log.warning("the store closes without saying so to others: %s", error)
             self.bell.close()
             self._blocking.close()
+            self._sweeper.close()
             self.others.drop()
             self._pool.close()
             for loop, pool in list(self._loops.items()):
@@ -375,8 +378,10 @@ class Engine:
             line = self.lines.get(key)
             if line is not None and wakeups > 0:
                 line.ring(wakeups)
-        if self.awaited.waiting:
-            self.awaited.ring(scene.ended_ids)
+        if scene.ended_ids:
+            self._sweeper.note(len(scene.ended_ids))
+            if self.awaited.waiting:
+                self.awaited.ring(scene.ended_ids)
         for queue, dead in scene.dead_pruned.items():
             _log.info("queue %s: %d dead jobs removed by retention", queue, dead)
 
@@ -397,11 +402,16 @@ class Engine:
 
     def _ring_all(self, channels: list[str]) -> None:
         with contextlib.suppress(UlakError, psycopg.Error):
-            session = self._pool.take()
-            try:
-                session.execute(ring(channels))
-            finally:
-                self._pool.put(session)
+            self._using(lambda session: session.execute(ring(channels)))
+
+    def _using(self, call: Callable[[Session], object]) -> None:
+        session = self._pool.take()
+        is_sound = False
+        try:
+            call(session)
+            is_sound = True
+        finally:
+            self._pool.put(session, is_sound=is_sound)
 
     def begin_watch(self) -> None:
         """Somebody of this process waits from now on for what others do."""
