@@ -21,7 +21,7 @@ from ulak.core.store import (
     Refusal,
     Reprioritise,
 )
-from ulak.storage.postgres.asks import Execute, Scene, Step
+from ulak.storage.postgres.asks import Execute, Rows, Scene, Step
 from ulak.storage.postgres.ledger import Ledger
 from ulak.storage.postgres.looks import condition
 from ulak.storage.postgres.queues import lock_rooms
@@ -96,8 +96,10 @@ def amend(
         found = yield Execute(_queues_of(ended_ones), params)
         rooms = yield from lock_rooms(number for (number,) in found)
     # Those that end meanwhile are waited for, and then found among the others.
-    rows = yield Execute(f"SELECT {_COLUMNS} FROM jobs WHERE {wanted} ORDER BY id FOR UPDATE", params)
-    rows += yield Execute(f"SELECT {_COLUMNS} FROM ended WHERE {ended_ones} ORDER BY id FOR UPDATE", params)
+    rows: Rows = []
+    for table, condition_on in (("jobs", wanted), ("ended", ended_ones)):
+        text = f"SELECT {_COLUMNS} FROM {table} WHERE {condition_on} ORDER BY id + 0 FOR UPDATE"
+        rows += yield Execute(text, params)
     jobs = {row.id: row for row in (_Row(*values) for values in rows)}
     names: dict[int, str] = dict((yield Execute(_NAMES, (sorted({row.queue for row in jobs.values()}),))))
     jobs = {job_id: row for job_id, row in jobs.items() if queue in (None, names.get(row.queue))}

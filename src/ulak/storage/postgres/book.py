@@ -16,7 +16,7 @@ from ulak.storage.postgres.enqueue import add, add_together, unadd
 from ulak.storage.postgres.ledger import Ledger
 from ulak.storage.postgres.records import CLOCK, COLUMNS, NOW, NOW_AT, base, bytes_of, job_of
 from ulak.storage.postgres.settles import settle_with_care
-from ulak.storage.postgres.turns import Want, are_plain, turn_quickly
+from ulak.storage.postgres.turns import AT_ONCE_MAX, Want, are_plain, turn_quickly
 from ulak.storage.stored import JobRow, Leases, QueueRow
 
 __all__ = [
@@ -127,20 +127,22 @@ def _parts(answers: Sequence[R], lengths: Iterable[int]) -> Iterator[list[R]]:
         yield list(islice(rest, length))
 
 
+_CURRENT = (
+    "FROM jobs WHERE id = ANY(%(ids)s::bigint[]) AND state + 0 = 2 AND (SELECT count(*) FROM given "
+    "WHERE given.id = jobs.id AND given.delivery = jobs.delivery) > 0"
+)
 # What somebody else settles just then is left alone: its transaction may stay open for long.
 _EXTEND = (
     f"WITH {CLOCK}, given AS MATERIALIZED (SELECT * FROM unnest(%(ids)s::bigint[], %(deliveries)s::bigint[], "
     "%(progress)s::bytea[]) AS given (id, delivery, progress)), "
-    "current AS MATERIALIZED (SELECT jobs.id, given.progress FROM given JOIN jobs ON jobs.id = given.id "
-    "AND jobs.delivery = given.delivery AND jobs.state = 2 ORDER BY jobs.id FOR UPDATE OF jobs SKIP LOCKED), "
-    "moved AS (UPDATE jobs SET progress = coalesce(current.progress, jobs.progress), "
-    f"lease_s = CASE WHEN {NOW} + %(lease_s)s::float8 > coalesce(jobs.lease_end, 0) "
-    "THEN %(lease_s)s::float8 ELSE jobs.lease_s END, "
-    f"lease_end = greatest(jobs.lease_end, {NOW} + %(lease_s)s::float8) "
-    "FROM current WHERE jobs.id = current.id) "
-    "SELECT jobs.id, jobs.delivery, jobs.cancel_requested, current.id IS NULL FROM given "
-    "JOIN jobs ON jobs.id = given.id AND jobs.delivery = given.delivery AND jobs.state = 2 "
-    "LEFT JOIN current ON current.id = jobs.id"
+    f"free AS MATERIALIZED (SELECT id {_CURRENT} ORDER BY id + 0 FOR UPDATE SKIP LOCKED), "
+    "moved AS (UPDATE jobs SET progress = coalesce((SELECT given.progress FROM given "
+    "WHERE given.id = jobs.id AND given.delivery = jobs.delivery LIMIT 1), progress), "
+    f"lease_s = CASE WHEN {NOW} + %(lease_s)s::float8 > coalesce(lease_end, 0) "
+    "THEN %(lease_s)s::float8 ELSE lease_s END, "
+    f"lease_end = greatest(lease_end, {NOW} + %(lease_s)s::float8) "
+    "WHERE id = ANY(ARRAY(SELECT id FROM free))) "
+    f"SELECT id, delivery, cancel_requested, id <> ALL(ARRAY(SELECT id FROM free)) {_CURRENT}"
 )
 _WAIT = "SELECT pg_sleep(%s)"
 _WAITS_S = (0.002, 0.02, 0.1)
@@ -153,8 +155,17 @@ def extend(
     """Move lease ends to now + `lease_s`, never to earlier."""
     if not leases:
         return []
-    texts = progress or {}
+    found: dict[tuple[int, int], bool] = {}
     given = sorted({(lease.work.id, lease.delivery) for lease in leases})
+    for start in range(0, len(given), AT_ONCE_MAX):
+        found |= yield from _extend(scene, given[start : start + AT_ONCE_MAX], lease_s, progress or {})
+    return [found.get((lease.work.id, lease.delivery), Outcome.STALE) for lease in leases]
+
+
+def _extend(
+    scene: Scene, given: Sequence[tuple[int, int]], lease_s: float, texts: Mapping[int, str]
+) -> Step[dict[tuple[int, int], bool]]:
+    """Whether a cancel was requested, for those that are current."""
     params = {
         **base(scene),
         "ids": [job_id for job_id, _ in given],
@@ -171,8 +182,7 @@ def extend(
         # Both commit by themselves: nobody has to wait for this meanwhile.
         yield Execute(_WAIT, (wait_s,), alone=True)
         rows = yield Execute(_EXTEND, params, alone=True)
-    found = {(job_id, delivery): cancelled for job_id, delivery, cancelled, _ in rows}
-    return [found.get((lease.work.id, lease.delivery), Outcome.STALE) for lease in leases]
+    return {(job_id, delivery): cancelled for job_id, delivery, cancelled, _ in rows}
 
 
 def _ended(condition: str) -> str:
@@ -211,12 +221,12 @@ def _leases(scene: Scene, rows: Rows, gone: Collection[int]) -> list[Lease]:
 
 
 _LEASED = (
-    f"WITH current AS MATERIALIZED (SELECT jobs.id FROM jobs JOIN queues q ON q.id = jobs.queue "
-    "WHERE q.name = %(queue)s::text AND jobs.state = 2 AND jobs.id > %(after)s::bigint "
-    "AND (%(worker)s::bytea IS NULL OR (worker = %(worker)s::bytea AND holder IS NOT DISTINCT FROM "
-    "%(holder)s::bigint)) ORDER BY jobs.id LIMIT %(limit)s::bigint) "
-    f"SELECT {_QUEUE}, {_JOB} FROM current JOIN jobs j ON j.id = current.id AND j.state = 2 "
-    "JOIN queues q ON q.id = j.queue ORDER BY j.id"
+    "WITH current AS MATERIALIZED (SELECT id FROM jobs "
+    "WHERE queue = (SELECT id FROM queues WHERE name = %(queue)s::text) AND state = 2 "
+    "AND id > %(after)s::bigint AND (%(worker)s::bytea IS NULL OR (worker = %(worker)s::bytea "
+    "AND holder IS NOT DISTINCT FROM %(holder)s::bigint)) ORDER BY id + 0 LIMIT %(limit)s::bigint), "
+    f"j AS MATERIALIZED (SELECT {COLUMNS} FROM jobs WHERE id = ANY(ARRAY(SELECT id FROM current))) "
+    f"SELECT {_QUEUE}, {_JOB} FROM j JOIN queues q ON q.id = j.queue ORDER BY j.id"
 )
 
 

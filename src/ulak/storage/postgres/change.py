@@ -78,9 +78,9 @@ def depart(scene: Scene, worker: str) -> Step[None]:
 # Retention
 
 _KEYS = (
-    f"WITH {CLOCK}, old AS MATERIALIZED (SELECT queue, name FROM keys WHERE until_at <= {NOW_AT} "
+    f"WITH {CLOCK}, old AS MATERIALIZED (SELECT ctid FROM keys WHERE until_at <= {NOW_AT} "
     "ORDER BY until_at LIMIT %(limit)s::bigint FOR UPDATE SKIP LOCKED) "
-    "DELETE FROM keys USING old WHERE keys.queue = old.queue AND keys.name = old.name"
+    "DELETE FROM keys WHERE ctid = ANY(ARRAY(SELECT ctid FROM old))"
 )
 _STATES = ", ".join(f"({number})" for number in ENDED_NUMBERS)
 # All queues: whether jobs wait past their time, when the first one ended by state, and how many are kept.
@@ -95,7 +95,7 @@ _OLD = (
     f"WITH {CLOCK}, old AS MATERIALIZED (SELECT id FROM ended WHERE queue = %(queue)s::bigint "
     f"AND state = %(state)s::bigint AND ended_at <= {NOW_AT} - %(age_s)s::float8 "
     "ORDER BY ended_at, id LIMIT %(limit)s::bigint FOR UPDATE SKIP LOCKED) "
-    "DELETE FROM ended USING old WHERE ended.id = old.id RETURNING ended.id"
+    "DELETE FROM ended WHERE id = ANY(ARRAY(SELECT id FROM old)) RETURNING id"
 )
 
 

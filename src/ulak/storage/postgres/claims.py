@@ -55,7 +55,8 @@ def _claim(held: str | None) -> str:
     parts += [
         f"picked AS MATERIALIZED (SELECT id, was FROM ({found}) AS found "
         "ORDER BY priority DESC, id LIMIT %(limit)s::bigint)",
-        f"taken AS ({TAKE} FROM picked WHERE jobs.id = picked.id RETURNING {TAKEN}, picked.was)",
+        f"taken AS ({TAKE} WHERE id = ANY(ARRAY(SELECT id FROM picked)) "
+        f"RETURNING {TAKEN}, (SELECT was FROM picked WHERE picked.id = jobs.id) AS was)",
     ]
     return (
         f"WITH {', '.join(parts)} SELECT 1, NULL, NULL, was, lease_end, started_at, NULL, NULL, "

@@ -17,14 +17,14 @@ _EXPIRE = (
     f"WITH {CLOCK}, over AS MATERIALIZED (SELECT id FROM jobs WHERE queue = %(queue)s::bigint "
     f"AND expires_at IS NOT NULL AND state <> 2 AND expires_at <= {NOW_AT} "
     "ORDER BY expires_at LIMIT %(limit)s::bigint FOR UPDATE SKIP LOCKED), "
-    "gone AS (DELETE FROM jobs USING over WHERE jobs.id = over.id RETURNING jobs.*), "
+    "gone AS (DELETE FROM jobs WHERE id = ANY(ARRAY(SELECT id FROM over)) RETURNING *), "
     f"kept AS ({moved('7', 'gone')}) SELECT id, state::int FROM gone"
 )
 _PROMOTE = (
     f"WITH {CLOCK}, due AS MATERIALIZED (SELECT id FROM jobs WHERE queue = %(queue)s::bigint "
     f"AND state = 1 AND run_at <= {NOW_AT} ORDER BY run_at, id LIMIT %(limit)s::bigint "
     "FOR UPDATE SKIP LOCKED), "
-    "now_ready AS (UPDATE jobs SET state = 0 FROM due WHERE jobs.id = due.id RETURNING 1) "
+    "now_ready AS (UPDATE jobs SET state = 0 WHERE id = ANY(ARRAY(SELECT id FROM due)) RETURNING 1) "
     "SELECT count(*)::bigint FROM now_ready"
 )
 

@@ -8,7 +8,7 @@ from typing import Any, cast
 import msgspec
 
 from ulak.core.job import Counts, Job, State
-from ulak.core.store import Filter, Settings, WorkerInfo
+from ulak.core.store import HELD_SORTED_MAX, Filter, Settings, WorkerInfo
 from ulak.storage.postgres.asks import Execute, Rows, Scene, Step
 from ulak.storage.postgres.records import COLUMNS, QUEUE_COLUMNS, SUMS, bytes_of, job_of
 from ulak.storage.stored import HELD, INT_MAX, NUMBER, QueueRow, UnreadableError, bare, text_from
@@ -20,8 +20,9 @@ _COUNTS = (
 )
 _NAMED = ", ".join(f"j.{name}" for name in COLUMNS.split(", "))
 _GET = (
-    f"SELECT q.name, {_NAMED} FROM (SELECT {COLUMNS} FROM jobs WHERE id = ANY(%(ids)s::bigint[]) UNION ALL "
-    f"SELECT {COLUMNS} FROM ended WHERE id = ANY(%(ids)s::bigint[])) AS j JOIN queues q ON q.id = j.queue"
+    f"WITH j AS MATERIALIZED (SELECT {COLUMNS} FROM jobs WHERE id = ANY(%(ids)s::bigint[]) UNION ALL "
+    f"SELECT {COLUMNS} FROM ended WHERE id = ANY(%(ids)s::bigint[])) "
+    f"SELECT q.name, {_NAMED} FROM j JOIN queues q ON q.id = j.queue"
 )
 _OPEN_ONES = "SELECT id FROM jobs WHERE id = ANY(%s::bigint[])"
 
@@ -82,7 +83,8 @@ def condition(which: Filter, queue: str | None = None) -> tuple[str, str, dict[s
     if any(isinstance(value, str) and "\0" in value for value in params.values()):
         # No text of the database holds one.
         return "false", "false", {}
-    numbers = sorted(NUMBER[state] for state in cast("frozenset[State]", which.states or frozenset(State)))
+    states = frozenset(State) if which.states is None else cast("frozenset[State]", which.states)
+    numbers = sorted(NUMBER[state] for state in states)
     conditions = []
     for part in ([n for n in numbers if n <= HELD], [n for n in numbers if n > HELD and not which.refused]):
         # One alone by equality, as the indexes of single states are asked for.
@@ -93,25 +95,62 @@ def condition(which: Filter, queue: str | None = None) -> tuple[str, str, dict[s
     return conditions[0], conditions[1], params
 
 
+# How many jobs of a state a queue has. Of the other states there is an index by id.
+_NUMBER_OF = {
+    State.READY: 'entered - "left" - scheduled - leased - held',
+    State.SCHEDULED: "scheduled",
+    State.LEASED: "leased",
+    State.SUCCEEDED: "succeeded",
+}
+
+
 def scan(scene: Scene, which: Filter, *, after: int = 0, limit: int = 100) -> Step[list[Job]]:
     """Matching jobs with id > `after`, by id."""
-    if after > INT_MAX or limit <= 0:
-        return []
     *conditions, params = condition(which)
-    parts = [
-        f"(SELECT {COLUMNS} FROM {table} WHERE id > %(after)s::bigint AND {wanted} "
-        "ORDER BY id LIMIT %(limit)s::bigint)"
-        for table, wanted in zip(("jobs", "ended"), conditions, strict=True)
-        if wanted != "false"
-    ]
-    if not parts:
+    states = frozenset[State]() if which.states is None else cast("frozenset[State]", which.states)
+    only = next(iter(states & _NUMBER_OF.keys()), None)
+    if which.queue is None or len(states) != 1:
+        only = None
+    parts: list[str] = []
+    for table, wanted in zip(("jobs", "ended"), conditions, strict=True):
+        if wanted != "false":
+            parts += [_page(table, wanted)] if only is None else _pages(table, wanted, NUMBER[only])
+    if not parts or after > INT_MAX or limit <= 0:
         return []
     text = (
-        f"SELECT q.name, {_NAMED} FROM ({' UNION ALL '.join(parts)}) AS j "
-        "JOIN queues q ON q.id = j.queue ORDER BY j.id LIMIT %(limit)s::bigint"
+        f"{'' if only is None else _few(only)}SELECT q.name, {_NAMED} "
+        f"FROM ({' UNION ALL '.join(parts)}) AS j JOIN queues q ON q.id = j.queue "
+        "ORDER BY j.id LIMIT %(limit)s::bigint"
     )
-    params |= {"after": max(after, -INT_MAX), "limit": min(limit, INT_MAX)}
+    params |= {"after": max(after, -INT_MAX), "limit": min(limit, INT_MAX), "few": HELD_SORTED_MAX}
     return records((yield Execute(text, params, alone=True)))
+
+
+def _page(table: str, wanted: str) -> str:
+    return (
+        f"(SELECT {COLUMNS} FROM {table} WHERE id > %(after)s::bigint AND {wanted} "
+        "ORDER BY id LIMIT %(limit)s::bigint)"
+    )
+
+
+def _few(state: State) -> str:
+    return (
+        f"WITH few AS MATERIALIZED (SELECT coalesce(sum({_NUMBER_OF[state]}), 0) <= %(few)s::bigint AS are "
+        "FROM tallies WHERE queue = (SELECT id FROM queues WHERE name = %(queue0)s::text)) "
+    )
+
+
+def _pages(table: str, wanted: str, number: int) -> list[str]:
+    """Both ways of finding a page: few jobs of a state are sorted by id; among many, all are walked by id.
+
+    Sums hide from the server what would let it go the other way.
+    """
+    hidden = wanted.replace("queue = ", "queue + 0 = ").replace(f"state = {number}", f"state + 0 = {number}")
+    return [
+        f"(SELECT {COLUMNS} FROM {table} WHERE id IN (SELECT id FROM {table} WHERE (SELECT are FROM few) "
+        f"AND id > %(after)s::bigint AND {wanted} ORDER BY id + 0 LIMIT %(limit)s::bigint))",
+        _page(table, f"NOT (SELECT are FROM few) AND {hidden}"),
+    ]
 
 
 def workers(scene: Scene) -> Step[list[WorkerInfo]]:

@@ -11,7 +11,7 @@ from ulak.core.store import Settled, Settlement
 from ulak.storage.postgres.asks import Execute, Step
 from ulak.storage.postgres.ledger import Ledger
 from ulak.storage.postgres.records import CLOCK, LOOK_COLUMNS, MOVED_COLUMNS, NOW_AT, base, job_of
-from ulak.storage.postgres.turns import is_plain
+from ulak.storage.postgres.turns import AT_ONCE_MAX, is_plain
 from ulak.storage.stored import (
     INT_MAX,
     LEASED,
@@ -27,7 +27,7 @@ from ulak.storage.stored import (
 # By id, so that two who settle the same jobs do not wait for each other.
 _LOOK = (
     f"WITH {CLOCK} SELECT {NOW_AT}, {LOOK_COLUMNS} FROM jobs WHERE id = ANY(%(ids)s::bigint[]) "
-    "AND state = 2 ORDER BY id FOR UPDATE"
+    "AND state + 0 = 2 ORDER BY id + 0 FOR UPDATE"
 )
 # A reclaim leaves alone what somebody settles just then, in a transaction that may stay open for long.
 _LOOK_UNLESS_LOCKED = f"{_LOOK} SKIP LOCKED"
@@ -42,18 +42,18 @@ _COLUMNS = {
     "result": "bytea",
 }
 _LANDED = ("attempt", "crashes", "run_at", "history", "result")
-_GONE = ", ".join(f"{'given' if name in _LANDED else 'jobs'}.{name}" for name in MOVED_COLUMNS.split(", "))
+_GONE = ", ".join(f"{'given' if name in _LANDED else 'gone'}.{name}" for name in MOVED_COLUMNS.split(", "))
+_GIVEN = "SELECT {} FROM given WHERE given.id = jobs.id"
 _LAND = (
     f"{CLOCK}, given AS MATERIALIZED (SELECT * FROM unnest("
     f"{', '.join(f'%(l_{name})s::{kind}[]' for name, kind in _COLUMNS.items())}) "
     f"AS given ({', '.join(_COLUMNS)})), "
-    "back AS (UPDATE jobs SET state = given.state, refused = given.refused, "
-    f"{', '.join(f'{name} = given.{name}' for name in _LANDED)} FROM given "
-    "WHERE jobs.id = given.id AND given.state < 4), "
-    "gone AS (DELETE FROM jobs USING given WHERE jobs.id = given.id AND given.state >= 4 "
-    f"RETURNING {_GONE}, given.state AS new_state), "
+    f"back AS (UPDATE jobs SET (state, refused, {', '.join(_LANDED)}) = "
+    f"({_GIVEN.format(', '.join(f'given.{name}' for name in ('state', 'refused', *_LANDED)))}) "
+    "WHERE id = ANY(%(back)s::bigint[])), "
+    "gone AS (DELETE FROM jobs WHERE id = ANY(%(gone)s::bigint[]) RETURNING *), "
     f"kept AS (INSERT INTO ended ({MOVED_COLUMNS}, state, ended_at) "
-    f"SELECT {MOVED_COLUMNS}, new_state, {NOW_AT} FROM gone)"
+    f"SELECT {_GONE}, given.state, {NOW_AT} FROM gone JOIN given ON given.id = gone.id)"
 )
 
 
@@ -64,6 +64,15 @@ def settle_with_care(
 
     flushes: False if the ledger is flushed later.
     """
+    answers: list[Settled] = []
+    for start in range(0, len(settlements), AT_ONCE_MAX):
+        part = settlements[start : start + AT_ONCE_MAX]
+        is_last = start + AT_ONCE_MAX >= len(settlements)
+        answers += yield from _settle(ledger, part, flushes=flushes and is_last)
+    return answers
+
+
+def _settle(ledger: Ledger, settlements: Sequence[Settlement], *, flushes: bool) -> Step[list[Settled]]:
     params = base(ledger.scene)
     jobs: dict[int, JobRow] = {}
     now_at = 0.0
@@ -84,8 +93,8 @@ def settle_with_care(
         landings[job.id] = (jobs.pop(job.id), made, verdict)
         _count(ledger, lease.work.spec.queue, job, made)
         answers.append(made.landing.state)
-    if landings and flushes:
-        yield from ledger.flush(_LAND, _values(landings))
+    if flushes:
+        yield from ledger.flush(*((_LAND, _values(landings)) if landings else ()))
     elif landings:
         yield Execute(f"WITH {_LAND} SELECT 1", {**params, **_values(landings)})
     return answers
@@ -139,6 +148,8 @@ def _count(ledger: Ledger, name: str, job: JobRow, made: Landed) -> None:
 def _values(landings: Mapping[int, tuple[JobRow, Landed, Verdict]]) -> dict[str, Any]:
     found = [landings[job_id] for job_id in sorted(landings)]
     return {
+        "back": [job.id for job, made, _ in found if made.landing.state not in ENDED],
+        "gone": [job.id for job, made, _ in found if made.landing.state in ENDED],
         "l_id": [job.id for job, _, _ in found],
         "l_state": [NUMBER[made.landing.state] for _, made, _ in found],
         "l_attempt": [max(0, made.landing.attempt) for _, made, _ in found],

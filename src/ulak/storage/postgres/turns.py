@@ -20,6 +20,9 @@ from ulak.storage.postgres.ledger import DRAINED_MAX
 from ulak.storage.postgres.records import CLOCK, NOW, NOW_AT, base, bytes_of, counted, moved
 from ulak.storage.stored import UnreadableError, backoff_of, text_from, work_of
 
+AT_ONCE_MAX = 500
+"""So many jobs a statement settles at most: it finds what is given for one among all that are given."""
+
 
 class Want(msgspec.Struct, frozen=True):
     """What a claim asks for."""
@@ -119,13 +122,17 @@ _ACKED = (
     'coalesce(sum(entered - "left"), 0) AS now_open, coalesce(sum(leased), 0) AS leased, '
     "coalesce(sum(held), 0) AS held FROM tallies WHERE tallies.queue = q.id) AS summed)"
 )
+# Jobs are found by `id = ANY(...)` alone. In a join, or where another index might do, a server that takes the
+# table for all but empty walks it whole, and goes on to do so when it is not.
+IS_CURRENT = (
+    "delivery = (%(deliveries)s::bigint[])[array_position(%(acked)s::bigint[], id)] AND state + 0 = 2"
+)
 _NEARLY_DRAINED = (
     f"leased - number <= {DRAINED_MAX} AND (paused OR now_open - held - number <= {DRAINED_MAX})"
 )
 _DONE = (
-    "done AS (DELETE FROM jobs USING gate, unnest(%(acked)s::bigint[], %(deliveries)s::bigint[]) "
-    "AS given (id, delivery) WHERE gate.is_clear AND jobs.id = given.id AND jobs.delivery = given.delivery "
-    "AND jobs.state = 2 RETURNING jobs.*)"
+    "done AS (DELETE FROM jobs WHERE (SELECT is_clear FROM gate) AND id = ANY(%(acked)s::bigint[]) "
+    f"AND {IS_CURRENT} RETURNING *)"
 )
 # A lateral join goes through the queues in their order, and only as far as the limit asks for.
 _PICKED = (
@@ -134,7 +141,7 @@ _PICKED = (
     "FOR UPDATE SKIP LOCKED) AS found WHERE gate.is_clear LIMIT %(limit)s::bigint)"
 )
 TAKEN = ", ".join(f"jobs.{name}" for name in f"{WORK_COLUMNS}, queue, lease_end, started_at".split(", "))
-_TAKEN = f"taken AS ({TAKE} FROM picked WHERE jobs.id = picked.id RETURNING {TAKEN})"
+_TAKEN = f"taken AS ({TAKE} WHERE id = ANY(ARRAY(SELECT id FROM picked)) RETURNING {TAKEN})"
 _TEXTS = {
     (acks, claims, of_tasks): _text(acks=acks, claims=claims, of_tasks=of_tasks)
     for acks, claims in ((True, False), (False, True), (True, True))
@@ -143,9 +150,11 @@ _TEXTS = {
 
 
 def are_plain(settlements: Sequence[Settlement]) -> bool:
-    """Whether these are acknowledgements and no more, of as many jobs."""
-    return all(is_plain(verdict) for _, verdict in settlements) and (
-        len({lease.work.id for lease, _ in settlements}) == len(settlements)
+    """Whether these are acknowledgements and no more, of as many jobs, and not too many."""
+    return (
+        len(settlements) <= AT_ONCE_MAX
+        and all(is_plain(verdict) for _, verdict in settlements)
+        and len({lease.work.id for lease, _ in settlements}) == len(settlements)
     )
 
 
