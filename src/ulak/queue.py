@@ -61,8 +61,9 @@ class Queue(Handle):
 
         payload: bytes or str as they are, anything else as JSON; higher priority first.
         timeout: longest wait for room (None: for ever; inside a handler: not at all).
-        connection: a sqlite3.Connection to the store's own file with a transaction open: the job exists
-        exactly if that commits, and no room is QueueFull at once.
+        connection: of yours, to the store's own database with a transaction open: the job exists exactly if
+        that commits, and no room is QueueFull at once. A sqlite3.Connection to the store's file; or psycopg
+        3's, SQLAlchemy's or Django's to the PostgreSQL database that the store is in.
         options, as in `JobOptions`: delay or run_at, expires, unique_key, idempotency_key, max_attempts,
         backoff, headers.
         Returns a `Duplicate` (an int: the existing id) if a job stands for its key already.
@@ -106,8 +107,8 @@ class Queue(Handle):
     def ack(self, lease: Lease, *, connection: object | None = None) -> Outcome:
         """Finish the job. STALE, and nothing changed, if this delivery is no longer current.
 
-        connection: finish it in the transaction that is open on this sqlite3.Connection to the store's own
-        file, so that it counts exactly if that commits. Raises LeaseLost in place of STALE then.
+        connection: finish it in the transaction that is open on this connection to the store's own database,
+        as for `enqueue`, so that it counts exactly if that commits. Raises LeaseLost in place of STALE then.
         """
         if connection is not None:
             self._check_joinable()
