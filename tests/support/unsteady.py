@@ -56,6 +56,7 @@ class Unsteady:
         self._sure_url = sure_url
         self._seed = seed
         self._ends = threading.Event()
+        self._ready = threading.Barrier(len(_ROLES) + 1)
         self._errors: list[str] = []
         self._done = [0] * len(_ROLES)
         self._names: list[str] = []
@@ -71,6 +72,7 @@ class Unsteady:
             ]
             for thread in threads:
                 thread.start()
+            self.ready()
             longest_s = self._strike(faults, strike)
             heal()
             self._ends.set()
@@ -129,6 +131,10 @@ class Unsteady:
         """Whether no more jobs are to be made."""
         return self._ends.is_set()
 
+    def ready(self) -> None:
+        """Wait until all are at work: a program that is started while its server is away says so and ends."""
+        self._ready.wait(REST_S)
+
     def did(self, slot: int) -> None:
         """Something was done."""
         if not self.is_over:
@@ -186,6 +192,7 @@ def produce(run: Unsteady, name: str, slot: int) -> None:
     """Enqueue jobs: most under a key, so that what is not known is repeated; the rest once."""
     number = 0
     with run.queue(name) as q:
+        run.ready()
         while not run.ends:
             number += 1
             mark = f"{name}-{number}"
@@ -203,6 +210,7 @@ def produce(run: Unsteady, name: str, slot: int) -> None:
 def work_by_hand(run: Unsteady, name: str, slot: int) -> None:
     """Run jobs by plain calls."""
     with run.queue(name) as q:
+        run.ready()
         while not run.is_over:
             try:
                 leases = q.deliver_many(3, timeout=_LATER_S)
@@ -242,6 +250,7 @@ def work_in_pool(run: Unsteady, name: str, slot: int) -> None:
         _handle(payload, context)
 
     with run.queue(name) as q, q.workers(handler, count=3):
+        run.ready()
         while not run.is_over:
             time.sleep(_LATER_S)
 
@@ -255,13 +264,9 @@ def work_on_loop(run: Unsteady, name: str, slot: int) -> None:
 
     async def work() -> None:
         q = run.async_queue(name)
-        while True:
-            with contextlib.suppress(StorageUnavailable):
-                await q.counts()
-                break
-            await asyncio.sleep(_LATER_S)
         run.record(q, name)
         async with q, q.workers(handler, count=3):
+            await asyncio.to_thread(run.ready)
             while not run.is_over:  # noqa: ASYNC110 - it is another thread that ends it
                 await asyncio.sleep(_LATER_S)
 
