@@ -273,8 +273,9 @@ class FaultProxy(Proxy):
     async def _write(self, target: asyncio.StreamWriter, data: bytes, way: Way) -> None:
         pieces = [data[at : at + 1] for at in range(len(data))] if self.drip_s else [data]
         for piece in pieces:
-            target.write(piece)
+            # Before anybody can have seen it.
             self.passed[way] += len(piece)
+            target.write(piece)
             await target.drain()
             if self.drip_s:
                 await asyncio.sleep(self.drip_s)

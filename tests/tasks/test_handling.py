@@ -10,6 +10,7 @@ import logging
 import math
 import threading
 import time
+from collections import Counter
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -840,6 +841,8 @@ def test_subscribers_hear_of_each_job(app: App, style: str) -> None:
 
     job = outcome(app, work, style)
     kinds = [type(event) for event in heard]
-    assert kinds == [told.Enqueued, told.Started, told.Retried, told.Started, told.Succeeded]
+    # Each is told once its caller knows of it, and another worker may be as quick as to go on before that.
+    assert Counter(kinds) == Counter([told.Enqueued, *[told.Started] * 2, told.Retried, told.Succeeded])
+    assert kinds[-1] is told.Succeeded
     assert {event.job_id for event in heard} == {job.id}
     assert {event.task for event in heard} == {"t"}
