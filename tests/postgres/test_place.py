@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import pytest
 
-from ulak import ConfigError, Queue
+from ulak import ConfigError, MissingExtra, Queue
 from ulak.local import check_url, masked
 from ulak.storage.postgres.place import place_of
 
@@ -106,3 +109,18 @@ def unused_tcp_port():
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         yield taken.getsockname()[1]
+
+
+def test_without_the_library_the_command_that_installs_it_is_named(monkeypatch):
+    monkeypatch.setitem(sys.modules, "psycopg", None)
+    with pytest.raises(MissingExtra, match=r"pip install 'ulak\[postgres\]'"):
+        Queue("postgresql://ada:s3cr3t@host/app").try_enqueue(b"x")
+
+
+def test_neither_the_library_nor_the_store_is_imported_for_another_url():
+    code = (
+        "import sys, ulak; ulak.Queue('memory://').try_enqueue(b'x'); "
+        "print([name for name in sys.modules if name.startswith(('psycopg', 'ulak.storage.postgres'))])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
