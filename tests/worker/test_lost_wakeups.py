@@ -15,6 +15,7 @@ from tests.support.stores import Silent, stand_before
 from tests.support.threads import Running
 from tests.support.waiting import WAIT_S, eventually, let_time_pass
 from ulak import AsyncQueue, Closed
+from ulak.core.store import Until
 
 POLL_S = 0.05
 
@@ -118,13 +119,24 @@ def test_on_the_real_clock_a_pool_and_its_producer_come_to_their_end(make, kind)
     assert sorted(ran) == list(range(10))
 
 
+def waiting_for_room(q):
+    """How many stand in line, be it the silent one or, where calls are awaited, the store's own."""
+    silent = q._open().edge.store
+    return sum(len(store.line(Until.ROOM, q.name)) for store in (silent, silent._store))
+
+
 def test_waiters_of_an_event_loop_look_by_themselves(queue_url):
     async def main():
         q = AsyncQueue(queue_url, capacity=1)
         stand_before(q, lambda store: Silent(store, POLL_S))
         async with asyncio.timeout(WAIT_S):
             consumer = asyncio.create_task(q.deliver(timeout=None))
-            producers = [asyncio.create_task(q.enqueue(number)) for number in range(3)]
+            producers = []
+            for number in range(3):
+                producers.append(asyncio.create_task(q.enqueue(number)))
+                # They come one after the other: calls at the same moment are in no order.
+                while not producers[0].done() or waiting_for_room(q) < number:
+                    await asyncio.sleep(0.001)  # noqa: ASYNC110 - nothing tells of it
             for number in range(3):
                 lease = await consumer
                 assert lease.payload == number
