@@ -135,8 +135,8 @@ def test_waiters_of_an_event_loop_look_by_themselves(queue_url):
             for number in range(3):
                 producers.append(asyncio.create_task(q.enqueue(number)))
                 # They come one after the other: calls at the same moment are in no order.
-                while not producers[0].done() or waiting_for_room(q) < number:
-                    await asyncio.sleep(0.001)  # noqa: ASYNC110 - nothing tells of it
+                while not producers[0].done() or waiting_for_room(q) < number:  # noqa: ASYNC110 - nothing tells of it
+                    await asyncio.sleep(0.001)
             for number in range(3):
                 lease = await consumer
                 assert lease.payload == number
