@@ -17,7 +17,7 @@ import pytest
 from tests.contract.steps import FAIL, LOST, RELEASE, act, draft, end, put, put_one, take, take_one
 from tests.postgres.lockstep import Lockstep, Make, orders
 from ulak.core.job import FULL, OPEN, Dead, Done, Duplicate, Hold, Lease, Outcome
-from ulak.core.store import Cancel, Delete, Filter, Redrive, Reprioritise, Settings
+from ulak.core.store import Cancel, Delete, Filter, Keep, Redrive, Reprioritise, Retention, Settings
 from ulak.storage.postgres import book, change
 from ulak.storage.postgres.place import place_of
 from ulak.storage.postgres.store import PostgresStore
@@ -220,6 +220,29 @@ def two_ticks(store: PostgresStore, q: str) -> tuple[list[Make], Callable[[list[
     return [firing, firing], check
 
 
+def two_acks_beyond_what_is_kept(
+    store: PostgresStore, q: str
+) -> tuple[list[Make], Callable[[list[Any]], None]]:
+    store.declare(q, Settings(retention=Retention(succeeded=Keep(3, 3600.0), dead=Keep(1, 3600.0))))
+    put(store, *(draft() for _ in range(10)), queue=q)
+    *done, dead, first, second, third, fourth, last = take(store, 10, queue=q)
+    store.settle([(lease, Done()) for lease in done])
+    end(store, dead, Dead())
+
+    def check(answers: list[Any]) -> None:
+        assert Outcome.STALE not in answers[0] + answers[1]
+        # Where one passes over what the other removes, some may be left; never fewer than are kept.
+        assert store.counts([q])[q].acked >= 3
+        store.prune()
+        counts = store.counts([q])[q]
+        assert (counts.acked, counts.dead, counts.pruned) == (3, 1, 6)
+
+    return [
+        settling((first, Done()), (second, Done())),
+        settling((third, Done()), (fourth, Dead()), (last, Done(b"1"))),
+    ], check
+
+
 def a_prune_beside_acks(store: PostgresStore, q: str) -> tuple[list[Make], Callable[[list[Any]], None]]:
     put(store, draft(), draft(expires_s=0.0), draft(idempotency_key="i"), queue=q)
     leases: list[Lease] = take(store, 5, queue=q)
@@ -253,6 +276,7 @@ CASES: dict[str, Case] = {
     "a delete and a failure": an_operator(Delete(), FAIL),
     "a new priority and a failure": an_operator(Reprioritise(3), FAIL),
     "two ticks": two_ticks,
+    "acks beyond what is kept": two_acks_beyond_what_is_kept,
     "a prune and acks": a_prune_beside_acks,
 }
 

@@ -28,9 +28,6 @@ from ulak.storage.stored import (
     SUCCEEDED,
 )
 
-TRIM_MAX = 5_000
-"""How many ended jobs of a state one step forgets."""
-
 DRAINED_MAX = 64
 """Who waits for a drained queue is made to look when so few jobs are left: others may end the last ones."""
 
@@ -63,28 +60,37 @@ _LOOK = (
     "WHERE q.id = ANY(%(of_queue)s::bigint[]) GROUP BY q.id ORDER BY q.id"
 )
 
+_FORGOTTEN = (
+    "put AS (INSERT INTO tallies (queue, shard, {name}, pruned) "
+    "SELECT %(queue)s::bigint, %(shard)s::bigint, -count(*), count(*) FROM gone "
+    "HAVING count(*) > 0 ON CONFLICT (queue, shard) DO UPDATE SET "
+    "{name} = tallies.{name} + excluded.{name}, pruned = tallies.pruned + excluded.pruned) "
+    "SELECT id FROM gone"
+)
+_OLDEST = (
+    "SELECT id FROM ended WHERE queue = %(queue)s::bigint AND state = {number} "
+    "ORDER BY ended_at, id LIMIT {limit}"
+)
+_FORGET = {
+    number: (
+        "WITH gone AS (DELETE FROM ended WHERE id = ANY(ARRAY("
+        f"{_OLDEST.format(number=number, limit='%(limit)s::bigint')} FOR UPDATE SKIP LOCKED)) RETURNING id), "
+        f"{_FORGOTTEN.format(name=STATES[number].value)}"
+    )
+    for number in ENDED_NUMBERS
+}
 # The number beyond and the rows are of one snapshot: of two who do it at once, both find the same rows.
 _TRIM = {
     number: (
         "WITH beyond AS MATERIALIZED (SELECT greatest(0, least(%(limit)s::bigint, "
         f"(SELECT coalesce(sum({name}), 0) FROM tallies WHERE queue = %(queue)s::bigint) "
         f"- keep_{name}))::bigint AS number FROM queues WHERE id = %(queue)s::bigint), "
-        "gone AS (DELETE FROM ended WHERE id = ANY(ARRAY(SELECT id FROM ended "
-        f"WHERE queue = %(queue)s::bigint AND state = {number} ORDER BY ended_at, id "
-        "LIMIT (SELECT number FROM beyond))) RETURNING id), "
-        f"put AS (INSERT INTO tallies (queue, shard, {name}, pruned) "
-        "SELECT %(queue)s::bigint, %(shard)s::bigint, -count(*), count(*) FROM gone "
-        "HAVING count(*) > 0 ON CONFLICT (queue, shard) DO UPDATE SET "
-        f"{name} = tallies.{name} + excluded.{name}, pruned = tallies.pruned + excluded.pruned) "
-        "SELECT id FROM gone"
+        "gone AS (DELETE FROM ended WHERE id = ANY(ARRAY("
+        f"{_OLDEST.format(number=number, limit='(SELECT number FROM beyond)')})) RETURNING id), "
+        f"{_FORGOTTEN.format(name=name)}"
     )
     for number, name in ((number, STATES[number].value) for number in ENDED_NUMBERS)
 }
-
-
-def slack(keep: int) -> int:
-    """How far beyond what is kept a queue may be before a settlement forgets some: then it is worth it."""
-    return keep // 100
 
 
 class Ledger:
@@ -171,8 +177,11 @@ class Ledger:
             return
         for number, kept, keep in zip(ENDED_NUMBERS, more[:4], more[4:], strict=True):
             entered = change[STATES[number].value]
-            if entered > 0 and kept + entered > keep + slack(keep):
-                yield from self.trim(queue, name, number, TRIM_MAX)
+            # For each that comes beyond what is kept one goes, never more: as in `turns`.
+            beyond = min(entered, kept + entered - keep)
+            if beyond > 0:
+                params = {**base(self.scene), "queue": queue, "limit": beyond}
+                forgotten(self.scene, name, number, (yield Execute(_FORGET[number], params)))
 
     def trim(self, queue: int, name: str, number: int, limit: int) -> Step[int]:
         """Forget ended jobs of a state beyond the number that is kept, the oldest first; how many."""

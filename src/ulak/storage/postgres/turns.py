@@ -87,18 +87,19 @@ def _text(*, acks: bool, claims: bool, of_tasks: bool) -> str:
         clear.append("NOT EXISTS (SELECT FROM asked WHERE needs_care)")
     if acks:
         parts.append(_ACKED)
-        clear.append(
-            "NOT EXISTS (SELECT FROM acked WHERE kept + number > keep_succeeded + keep_succeeded / 100)"
-        )
+        clear.append("NOT EXISTS (SELECT FROM acked WHERE number > keep_succeeded)")
     parts.append(f"gate AS MATERIALIZED (SELECT {' AND '.join(clear)} AS is_clear)")
     if acks:
-        parts += [_DONE, f"kept AS ({moved('4', 'done')})"]
-        moves.append("SELECT queue, 1 AS gone, -1 AS taken FROM done")
+        parts += [_DONE, f"kept AS ({moved('4', 'done')})", _FORGOTTEN]
+        moves.append("SELECT queue, 1 AS gone, -1 AS taken, 0 AS forgotten FROM done")
+        moves.append("SELECT queue, 0 AS gone, 0 AS taken, 1 AS forgotten FROM forgotten")
     if claims:
         parts += [_PICKED, _TAKEN]
-        moves.append("SELECT queue, 0 AS gone, 1 AS taken FROM taken")
+        moves.append("SELECT queue, 0 AS gone, 1 AS taken, 0 AS forgotten FROM taken")
     source = f"({' UNION ALL '.join(moves)}) AS moves"
-    sums = {"left": "sum(gone)", "leased": "sum(taken)", "succeeded": "sum(gone)"}
+    sums = {"left": "sum(gone)", "leased": "sum(taken)"}
+    if acks:
+        sums |= {"succeeded": "sum(gone) - sum(forgotten)", "pruned": "sum(forgotten)"}
     parts.append(f"told AS ({counted(source, **sums)})")
     done = "ARRAY(SELECT id FROM done)" if acks else "NULL::bigint[]"
     drained = f"ARRAY(SELECT name FROM acked WHERE {_NEARLY_DRAINED})" if acks else "NULL::text[]"
@@ -114,7 +115,8 @@ def _text(*, acks: bool, claims: bool, of_tasks: bool) -> str:
 
 
 _ACKED = (
-    "acked AS MATERIALIZED (SELECT q.name, q.paused, q.keep_succeeded, given.number, now_open, leased, held, "
+    "acked AS MATERIALIZED (SELECT q.id, q.name, q.paused, q.keep_succeeded, given.number, now_open, leased, "
+    "held, "
     "CASE WHEN %(shard)s::bigint IS NULL THEN 0 ELSE succeeded END AS kept "
     "FROM unnest(%(acked_queues)s::text[], %(acked_numbers)s::bigint[]) AS given (name, number) "
     "JOIN queues q ON q.name = given.name CROSS JOIN LATERAL (SELECT "
@@ -133,6 +135,15 @@ _NEARLY_DRAINED = (
 _DONE = (
     "done AS (DELETE FROM jobs WHERE (SELECT is_clear FROM gate) AND id = ANY(%(acked)s::bigint[]) "
     f"AND {IS_CURRENT} RETURNING *)"
+)
+# For each job that comes beyond what is kept one goes, never more: so of two who do it at once, each makes up
+# for what it adds. Retention itself is for `prune` to see to.
+_FORGOTTEN = (
+    "forgotten AS (DELETE FROM ended WHERE id = ANY(ARRAY(SELECT oldest.id FROM acked "
+    "CROSS JOIN LATERAL (SELECT count(*) AS number FROM done WHERE done.queue = acked.id) AS ended_now "
+    "CROSS JOIN LATERAL (SELECT id FROM ended WHERE queue = acked.id AND state = 4 ORDER BY ended_at, id "
+    "LIMIT greatest(0, least(ended_now.number, acked.kept + ended_now.number - acked.keep_succeeded)) "
+    "FOR UPDATE SKIP LOCKED) AS oldest)) RETURNING queue)"
 )
 # A lateral join goes through the queues in their order, and only as far as the limit asks for.
 _PICKED = (
