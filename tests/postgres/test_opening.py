@@ -102,7 +102,7 @@ def in_child(call) -> int:
     return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
 
-def test_a_forked_child_has_connections_of_its_own_and_leaves_the_parents_alone(make):
+def test_a_forked_child_has_connections_of_its_own_and_leaves_the_parents_alone(make, url):
     q = make()
     q.enqueue_many(range(10))
     mine = q.deliver()
@@ -112,7 +112,11 @@ def test_a_forked_child_has_connections_of_its_own_and_leaves_the_parents_alone(
         assert lease.id != mine.id
         assert q.ack(lease)
 
+    store = q._open().edge.store
+    before = {*store.backends, store.presence.session.backend}
     assert [in_child(take) for _ in range(3)] == [0, 0, 0]
+    there = execute(url, "SELECT pid FROM pg_stat_activity WHERE application_name = 'ulak'")
+    assert before <= {pid for (pid,) in there}
     assert q.ack(mine)
     assert q.crash() == 0
     assert (q.counts().acked, q.counts().leased, q.counts().ready) == (4, 0, 6)
