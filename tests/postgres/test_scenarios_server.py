@@ -11,6 +11,7 @@ import statistics
 import sys
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -197,17 +198,26 @@ def test_F3_a_worker_that_hears_nothing_any_more_takes_jobs_by_polling(url):
             assert pickup_s(q, worker) < POLL_S + BACK_S
 
 
-def test_F3_a_listening_session_that_swallows_everything_is_replaced(url, monkeypatch):
-    monkeypatch.setattr(listen, "CHECK_S", 0.2)
-    with FaultProxy(url) as proxy, opened(proxy.url(url)) as q:
-        waiting = threading.Thread(target=lambda: q.deliver(timeout=WAIT_S), daemon=True)
-        waiting.start()
+@pytest.mark.parametrize("has_news", [False, True])
+def test_F3_a_listening_session_that_swallows_everything_is_replaced(url, monkeypatch, has_news):
+    monkeypatch.setattr(listen, "CHECK_S", 0.2 if not has_news else LONG_S)
+    with (
+        FaultProxy(url) as proxy,
+        handles(proxy.url(url), QUEUE) as make,
+        ThreadPoolExecutor(2) as threads,
+    ):
+        q, other = make(), make("other")
+        waiting = [threads.submit(q.deliver, WAIT_S)]
         eventually(lambda: sessions(url, LISTENS))
         (silent,) = sessions(url, LISTENS)
         assert proxy.swallow_those_open(b"LISTEN") == 1
+        if has_news:
+            # Another queue is to be listened to by that session.
+            waiting.append(threads.submit(other.deliver, WAIT_S))
         eventually(lambda: set(sessions(url, LISTENS)) - {silent})
         q.enqueue("end")
-        waiting.join(WAIT_S)
+        other.enqueue("end")
+        assert all(lease.result(WAIT_S).payload == "end" for lease in waiting)
 
 
 @pytest.mark.parametrize("are_all", [False, True])

@@ -291,7 +291,10 @@ def is_at_rest(db: Connection) -> bool:
 
 
 def answer(db: PGconn) -> None:
-    """Wait until all that was sent is answered. Raises psycopg.OperationalError if nothing comes back."""
+    """Wait until all that was sent is answered.
+
+    Raises psycopg.OperationalError if nothing comes back, or an error.
+    """
     until = MACHINE.interval() + ANSWER_S
     poll = select.poll()
     while True:
@@ -300,8 +303,11 @@ def answer(db: PGconn) -> None:
             if not poll.poll(max(0.0, until - MACHINE.interval()) * 1000):
                 raise psycopg.OperationalError("the session is silent")
             db.consume_input()
-        if db.get_result() is None:
+        result = db.get_result()
+        if result is None:
             return
+        if result.status == pq.ExecStatus.FATAL_ERROR:
+            raise psycopg.OperationalError("the session has failed")
 
 
 def _asked(place: Place) -> dict[str, Any]:

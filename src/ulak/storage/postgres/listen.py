@@ -27,7 +27,7 @@ from ulak.errors import UlakError
 from ulak.storage.ends import Ends
 from ulak.storage.line import WaitLine
 from ulak.storage.postgres import looks
-from ulak.storage.postgres.asks import Execute, Scene, Step
+from ulak.storage.postgres.asks import Scene, Step
 from ulak.storage.postgres.bell import channel
 from ulak.storage.postgres.link import Session, answer, sever
 from ulak.storage.postgres.place import Place
@@ -241,7 +241,11 @@ class Listener:
             self._session = session
         new = [name for name in wanted if name not in self._heard]
         for name in new:
-            self._session.execute(Execute(sql.SQL("LISTEN {}").format(sql.Identifier(name)).as_string()))
+            # Not as others are executed: here nobody else would notice that no answer comes.
+            self._session.db.pgconn.send_query(
+                sql.SQL("LISTEN {}").format(sql.Identifier(name)).as_string().encode()
+            )
+            answer(self._session.db.pgconn)
             self._channels[name] = wanted[name]
         if new:
             self._heard.update(new)
