@@ -100,10 +100,10 @@ def _quick(*, is_alike: bool) -> str:
     remember = ""
     if not is_alike:
         slow += (
-            " OR EXISTS (SELECT FROM keys WHERE queue = q.id "
-            "AND name = ANY(%(idempotency_keys)s::bytea[])) "
-            "OR EXISTS (SELECT FROM jobs WHERE queue = q.id AND unique_key IS NOT NULL "
-            "AND unique_key = ANY(%(unique_keys)s::bytea[]))"
+            " OR EXISTS (SELECT FROM unnest(%(idempotency_keys)s::bytea[]) AS given (name) WHERE "
+            "(SELECT true FROM keys WHERE queue = q.id AND keys.name = given.name)) "
+            "OR EXISTS (SELECT FROM unnest(%(unique_keys)s::bytea[]) AS given (name) WHERE "
+            "(SELECT true FROM jobs WHERE queue = q.id AND unique_key = given.name))"
         )
         remember = (
             ", remembered AS (INSERT INTO keys (queue, name, job, until_at) "
@@ -126,11 +126,14 @@ _STORE = (
     f"WITH {CLOCK}, gate AS MATERIALIZED (SELECT %(queue_id)s::bigint AS id, 'room' AS what), "
     f"{_insert(is_alike=False)} SELECT id, state::int FROM new"
 )
+# Each key is looked up by itself: among many, the server would look for each in the list of all.
 _KNOWN = (
-    f"WITH {CLOCK} SELECT 'idempotency', name, job FROM keys WHERE queue = %(queue_id)s::bigint "
-    f"AND name = ANY(%(idempotency_keys)s::bytea[]) AND until_at > {NOW_AT} UNION ALL "
-    "SELECT 'unique', unique_key, id FROM jobs WHERE queue = %(queue_id)s::bigint "
-    "AND unique_key IS NOT NULL AND unique_key = ANY(%(unique_keys)s::bytea[])"
+    f"WITH {CLOCK} SELECT * FROM (SELECT 'idempotency', name, (SELECT job FROM keys "
+    f"WHERE queue = %(queue_id)s::bigint AND keys.name = given.name AND until_at > {NOW_AT}) AS id "
+    "FROM unnest(%(idempotency_keys)s::bytea[]) AS given (name) UNION ALL "
+    "SELECT 'unique', name, (SELECT id FROM jobs WHERE queue = %(queue_id)s::bigint "
+    "AND unique_key = given.name) FROM unnest(%(unique_keys)s::bytea[]) AS given (name)) AS found "
+    "WHERE id IS NOT NULL"
 )
 _FORGET_KEYS = (
     f"WITH {CLOCK} DELETE FROM keys WHERE queue = %(queue_id)s::bigint "
