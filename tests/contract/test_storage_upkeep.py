@@ -181,6 +181,13 @@ def test_scan_pages_by_id_and_narrows_by_queue_state_task_and_worker(store: Stor
     assert [job.id for job in store.scan(Filter(worker="w1", states="leased"))] == ids[:2]
 
 
+def test_a_filter_of_no_states_matches_nothing(store: Store) -> None:
+    put_one(store)
+    assert store.scan(Filter(queue=Q, states=())) == []
+    assert store.amend(Filter(states=frozenset()), Delete()).done == ()
+    assert counts(store).ready == 1
+
+
 def test_get_answers_in_the_order_asked_with_none_for_unknown_ids(store: Store) -> None:
     ids = put(store, draft(), draft())
     answers = store.get([ids[1], 99, ids[0], ids[1]])
