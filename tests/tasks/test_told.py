@@ -174,7 +174,7 @@ def test_who_blocks_the_event_loop_of_the_job_is_told_to_await_it(app: App) -> N
                 job.result(timeout=0.3)
             assert "nothing ran on the event loop of this thread" in str(caught.value)
             assert "write await job" in str(caught.value)
-            held = await snoozed.aenqueue()
+            held = await snoozed.using(delay=60).aenqueue()
             with pytest.raises(ResultTimeout) as caught:
                 await held.aresult(timeout=0)
             assert "event loop" not in str(caught.value)

@@ -8,7 +8,7 @@ from typing import TypeVar
 
 from ulak.core.flows import CALENDAR_SLEEP_MAX_S
 from ulak.core.job import Lease, Outcome
-from ulak.core.store import Settled, Settlement, Tasks
+from ulak.core.store import Settled, Settlement, Tasks, Until
 from ulak.storage.postgres.asks import Execute, Rows, Scene, Step
 from ulak.storage.postgres.claims import claim_in, claim_with_care
 from ulak.storage.postgres.claims import promote_in as promote
@@ -22,6 +22,7 @@ from ulak.storage.stored import JobRow, Leases, QueueRow
 __all__ = [
     "add",
     "add_together",
+    "bury",
     "claim",
     "ended",
     "extend",
@@ -50,9 +51,12 @@ def claim(
     worker: str,
     lease_s: float,
     tasks: Tasks | None = None,
+    unreadable: list[Settlement] | None = None,
 ) -> Step[list[Lease]]:
-    """Lease up to `limit` due jobs, in order, for the scene's holder."""
-    answer = yield from turn(scene, (), queues, limit, worker=worker, lease_s=lease_s, tasks=tasks)
+    """Lease up to `limit` due jobs, in order, for the scene's holder. unreadable: as of `turn`."""
+    answer = yield from turn(
+        scene, (), queues, limit, worker=worker, lease_s=lease_s, tasks=tasks, unreadable=unreadable
+    )
     return answer[1]
 
 
@@ -76,11 +80,12 @@ def turn(
     worker: str,
     lease_s: float,
     tasks: Tasks | None = None,
+    unreadable: list[Settlement] | None = None,
 ) -> Step[tuple[list[Settled], list[Lease]]]:
-    """Settle, then claim."""
+    """Settle, then claim. unreadable: takes what was leased and cannot be read, for `bury`."""
     if limit <= 0 or not queues:
         return (yield from settle(scene, settlements)), []
-    want = Want(queues, limit, worker, lease_s, tasks)
+    want = Want(queues, limit, worker, lease_s, tasks, [] if unreadable is None else unreadable)
     is_plain = are_plain(settlements)
     if is_plain:
         quick = yield from turn_quickly(scene, settlements, want)
@@ -109,15 +114,30 @@ def turn_together(
     worker: str,
     lease_s: float,
     tasks: Tasks | None = None,
+    unreadable: list[Settlement] | None = None,
 ) -> Step[list[tuple[list[Settled], list[Lease]]]]:
     """Several calls of `turn` in one, each with its settlements and limit; the first ones first."""
     settlements = [settlement for call, _ in calls for settlement in call]
     limits = [max(0, limit) for _, limit in calls]
     settled, leases = yield from turn(
-        scene, settlements, queues, sum(limits), worker=worker, lease_s=lease_s, tasks=tasks
+        scene,
+        settlements,
+        queues,
+        sum(limits),
+        worker=worker,
+        lease_s=lease_s,
+        tasks=tasks,
+        unreadable=unreadable,
     )
     shares = _parts(settled, (len(call) for call, _ in calls))
     return list(zip(shares, _parts(leases, limits), strict=True))
+
+
+def bury(scene: Scene, unreadable: Sequence[Settlement]) -> Step[None]:
+    """End jobs that were leased and cannot be read; others may have been passed by for them."""
+    yield from settle_with_care(Ledger(scene), unreadable)
+    for lease, _ in unreadable:
+        scene.rings[Until.READY, lease.queue] += 1
 
 
 def _parts(answers: Sequence[R], lengths: Iterable[int]) -> Iterator[list[R]]:

@@ -104,7 +104,7 @@ def _leases(ledger: Ledger, want: Want, row: QueueRow, found: Rows) -> list[Leas
     named: list[tuple[Any, ...]] = [
         (*values[:6], row.name, row.backoff_text, *values[8:]) for values in found
     ]
-    return leases_of(want.grant(ledger.scene), named)
+    return leases_of(want, ledger.scene, named)
 
 
 def promote_in(scene: Scene, queues: Sequence[str]) -> Step[int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
@@ -26,6 +27,7 @@ from ulak.core.store import (
     Until,
     WorkerInfo,
 )
+from ulak.errors import UlakError
 from ulak.storage.group import Merge
 from ulak.storage.postgres import book, change, joined, looks, own, past
 from ulak.storage.postgres.asks import Scene, Step
@@ -53,6 +55,13 @@ def _taken_back(answer: list[int] | Full) -> Callable[[Scene], Step[Any]] | None
     """Take back what was stored for a caller that is gone."""
     ids = [] if isinstance(answer, Full) else [x for x in answer if not isinstance(x, Duplicate)]
     return (lambda scene: book.unadd(scene, ids)) if ids else None
+
+
+def _burying(unreadable: Sequence[Settlement]) -> Plan[None]:
+    """End what was leased and cannot be read. If that fails its lease ends, and it dies in time."""
+    if unreadable:
+        with contextlib.suppress(UlakError):
+            yield from step(lambda scene: book.bury(scene, unreadable))
 
 
 class PostgresStore(Engine):
@@ -117,12 +126,14 @@ class PostgresStore(Engine):
     ) -> Plan[list[Lease]]:
         """Lease up to `limit` due jobs, in order."""
         yield from self.others.join()
-        return (
-            yield from step(
-                lambda scene: book.claim(scene, queues, limit, worker=worker, lease_s=lease_s, tasks=tasks),
-                undo=_given_back,
-            )
+        asked: dict[str, Any] = {"worker": worker, "lease_s": lease_s, "tasks": tasks}
+        asked["unreadable"] = unreadable = list[Settlement]()
+        leases = yield from step(
+            lambda scene: book.claim(scene, queues, limit, **asked),
+            undo=_given_back,
         )
+        yield from _burying(unreadable)
+        return leases
 
     def settle(self, settlements: Sequence[Settlement], *, connection: object | None = None) -> list[Settled]:
         """Apply verdicts, one answer per settlement."""
@@ -150,15 +161,19 @@ class PostgresStore(Engine):
     ) -> Plan[tuple[list[Settled], list[Lease]]]:
         """Settle, then claim, in one step."""
         yield from self.others.join()
+        asked: dict[str, Any] = {"worker": worker, "lease_s": lease_s, "tasks": tasks}
+        asked["unreadable"] = unreadable = list[Settlement]()
 
         def alone(scene: Scene) -> Step[tuple[list[Settled], list[Lease]]]:
-            return book.turn(scene, settlements, queues, limit, worker=worker, lease_s=lease_s, tasks=tasks)
+            return book.turn(scene, settlements, queues, limit, **asked)
 
         def together(scene: Scene, calls: list[Any]) -> Step[list[tuple[list[Settled], list[Lease]]]]:
-            return book.turn_together(scene, calls, queues, worker=worker, lease_s=lease_s, tasks=tasks)
+            return book.turn_together(scene, calls, queues, **asked)
 
         merge = Merge(("turn", *queues, worker, lease_s, tasks), (settlements, limit), together)
-        return (yield from step(alone, merge=merge, undo=lambda answer: _given_back(answer[1])))
+        answer = yield from step(alone, merge=merge, undo=lambda answer: _given_back(answer[1]))
+        yield from _burying(unreadable)
+        return answer
 
     @planned
     def promote(self, queues: Sequence[str]) -> Plan[int]:

@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from ulak.core.job import Cause, Done, Grant, Lease, Outcome, State, Verdict
+from ulak.core.job import Cause, Dead, Done, Failure, Grant, Lease, Outcome, State, Verdict
 from ulak.core.store import Settled, Settlement, Tasks, Until
 from ulak.storage.postgres.asks import Execute, Scene, Step
 from ulak.storage.postgres.ledger import DRAINED_MAX
@@ -25,13 +25,17 @@ AT_ONCE_MAX = 500
 
 
 class Want(msgspec.Struct, frozen=True):
-    """What a claim asks for."""
+    """What a claim asks for.
+
+    unreadable: takes what was leased and cannot be read, with the verdict that ends it.
+    """
 
     queues: Sequence[str]
     limit: int
     worker: str
     lease_s: float
     tasks: Tasks | None = None
+    unreadable: list[Settlement] = msgspec.field(default_factory=list)
 
     def grant(self, scene: Scene) -> Grant:
         """What its leases share."""
@@ -223,7 +227,7 @@ def turn_quickly(
         settled = _finished(scene, settlements, told[2])
         for name in told[3]:
             scene.rings[Until.DRAINED, name] += 1
-    leases = [] if want is None else leases_of(want.grant(scene), [row for row in rows if row[0] is not None])
+    leases = [] if want is None else leases_of(want, scene, [row for row in rows if row[0] is not None])
     return settled, leases
 
 
@@ -240,12 +244,9 @@ def _finished(scene: Scene, settlements: Sequence[Settlement], done: Sequence[in
     return answers
 
 
-def leases_of(grant: Grant, rows: Sequence[tuple[Any, ...]]) -> list[Lease]:
-    """Leases of rows as the statements of claims answer them, in order.
-
-    One that cannot be read is left out: its lease ends like any that nobody renews, and it dies in time.
-    """
-    leases: list[Lease] = []
+def leases_of(want: Want, scene: Scene, rows: Sequence[tuple[Any, ...]]) -> list[Lease]:
+    """Leases of rows as the statements of claims answer them, in order; not of those that cannot be read."""
+    grant, leases = want.grant(scene), list[Lease]()
     for row in sorted(rows, key=_order):
         _, _, _, _, lease_end, started_at, name, queue_backoff, *values = row
         job_id, priority, attempt, delivery, most, crashes, created_at, expires_at, codec, task, *rest = (
@@ -267,7 +268,11 @@ def leases_of(grant: Grant, rows: Sequence[tuple[Any, ...]]) -> list[Lease]:
         )
         try:
             work = work_of((*before, *rest), name)
-        except UnreadableError:
+        except UnreadableError as error:
+            bare = (job_id, priority, 0, 0, 1, 0, created_at, expires_at, "bytes", *[None] * 5, b"")
+            lease = Lease(grant, work_of(bare, name), delivery, attempt, lease_end, started_at, 0, None)
+            failure = Failure("UnreadableRow", str(error))
+            want.unreadable.append((lease, Dead(Cause.UNDECODABLE, error=failure)))
             continue
         policy = work.spec.backoff or _backoff_of(queue_backoff)
         leases.append(Lease(grant, work, delivery, attempt, lease_end, started_at, crashes, policy))
