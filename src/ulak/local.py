@@ -409,7 +409,11 @@ def masked(url: str) -> str:
     'postgresql://***@host/app'
     """
     if is_on_server(url):
-        return str(server_of(url))
+        try:
+            return str(server_of(url))
+        except ConfigError:
+            # Where the secret ends is not to be told.
+            return f"{url.partition('://')[0]}://***"
     scheme, separator, rest = url.partition("://")
     # Up to the last "@", since a password may hold one.
     _, at, place = rest.rpartition("@")

@@ -341,7 +341,7 @@ def test_a_closed_handle_says_so(kind: StorageKind) -> None:
 
 def test_secrets_of_a_url_are_not_shown() -> None:
     assert masked("memory://name") == "memory://name"
-    assert masked("postgresql://ada:p@ss/word@host:1/db") == "postgresql://***@host:1/db"
+    assert masked("postgresql://ada:p@ss/word@host:1/db") == "postgresql://***"
     q = Queue("memory://")
     q.url = "redis://:secret@host/0"
     assert repr(q) == "Queue('redis://***@host/0', name='default')"

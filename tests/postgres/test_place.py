@@ -55,6 +55,39 @@ def test_a_schema_that_is_no_plain_name_of_ours_is_refused(schema):
         check_url(f"postgresql://host/app?schema={schema}")
 
 
+@pytest.mark.parametrize(
+    "url",
+    [
+        "postgresql://ada:se?cret@host/app",
+        "postgresql://ada:se@cret@host/app",
+        "postgresql://ada:se/cret@host/app",
+        "postgresql://ada:se#cret@host/app",
+        "postgresql://ada:secret",
+        "postgresql://ada:secret?sslmode=require",
+        "postgresql://host/app?password=se@cret",
+    ],
+)
+def test_a_password_that_is_not_quoted_is_refused_and_no_part_of_it_shown(url):
+    with pytest.raises(ConfigError, match="%40") as refused:
+        check_url(url)
+    assert not any(part in str(refused.value) for part in ("ada", "cret"))
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "postgresql:///app",
+        "postgresql://host:5433/app",
+        "postgresql://ada:p%40ss@one:5432,two:5433/app",
+        "postgresql://[::1]:5432/app",
+        "postgresql://ada@/app?host=/tmp/x",
+        "postgresql://",
+    ],
+)
+def test_what_the_library_reads_as_it_was_meant_is_taken(url):
+    assert check_url(url)
+
+
 def test_a_schema_is_given_once():
     with pytest.raises(ConfigError, match="twice"):
         check_url("postgresql://host/app?schema=a&schema=b")
@@ -66,7 +99,6 @@ def test_a_schema_is_given_once():
         "postgresql://ada:s3cr3t@host/app",
         "postgresql://ada:s3cr3t%40x@host:5432/app?sslpassword=s3cr3t",
         "postgresql://host/app?password=s3cr3t",
-        "postgresql://ada:p@s3cr3t@host/app",
         "postgresql://host/app?user=ada&passfile=s3cr3t&options=-c%20s3cr3t",
     ],
 )

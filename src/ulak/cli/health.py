@@ -36,7 +36,8 @@ def add(commands: Any) -> None:  # noqa: ANN401 - argparse has no public name fo
 
 
 def _address(text: str) -> Address:
-    return address(text.removeprefix("http://").partition("/")[0])
+    # What stands before an "@" is a user's, and is not to be shown.
+    return address(text.removeprefix("http://").partition("/")[0].rpartition("@")[2])
 
 
 def run(args: argparse.Namespace) -> int:

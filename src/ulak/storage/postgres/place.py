@@ -13,6 +13,7 @@ SCHEMES = ("postgresql", "postgres")
 DEFAULT_SCHEMA = "ulak"
 
 _SCHEMA = re.compile(r"[a-z_][a-z0-9_]{0,62}")
+_HOST = re.compile(r"(\[[0-9A-Fa-f:.%]*\]|[^:\[\]#\0]*)(:[0-9]*)?")
 _SHOWN = frozenset({"host", "hostaddr", "port", "dbname"})
 _NOT_OURS = re.compile(r"pg_.*|public|information_schema")
 
@@ -47,10 +48,7 @@ def place_of(url: str) -> Place:
     Place(postgresql://***@db.example/app?schema=jobs)
     """
     place, mark, query = url.partition("?")
-    if "#" in place or "\0" in url:
-        raise ConfigError(
-            "a PostgreSQL store's URL is 'postgresql://user@host/database'; write # in a password as %23"
-        )
+    _check_whole(place, query)
     kept, schemas = [], []
     for part in query.split("&") if mark else []:
         name, _, value = part.partition("=")
@@ -68,6 +66,18 @@ def place_of(url: str) -> Place:
         )
     _, _, rest = place.partition("://")
     return Place(f"postgresql://{rest}{'?' if kept else ''}{'&'.join(kept)}", schema)
+
+
+def _check_whole(place: str, query: str) -> None:
+    """Refuse what would be read otherwise than it was meant, and be shown in parts as what it is not."""
+    authority, _, database = place.partition("://")[2].partition("/")
+    *users, hosts = authority.split("@")
+    is_meant = len(users) <= 1 and all(_HOST.fullmatch(host) for host in hosts.split(","))
+    if not is_meant or any(mark in part for part in (database, query) for mark in "@#\0") or "#" in authority:
+        raise ConfigError(
+            "the URL of a PostgreSQL store cannot be read: it is postgresql://user:password@host:port/database\n"
+            "  write @ : / ? # % in a user or a password as %40 %3A %2F %3F %23 %25"
+        )
 
 
 def options_of(place: Place) -> dict[str, str]:
