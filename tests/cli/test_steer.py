@@ -24,13 +24,22 @@ def die(q: Queue, error: str = "no") -> int:
 def test_cancel_tells_first_how_many_wait_and_how_many_run(run: Run, mail: Queue) -> None:
     running, waiting = mail.enqueue_many(["a", "b"])
     assert mail.deliver() is not None
-    asked = "  1 job of these runs, and can only be asked to stop"
-    assert run("cancel", "-q", "mail") == (1, f"2 jobs would be cancelled\n{asked}\n", NOT_YET)
+    would = "1 job would be asked to stop\n1 job would be cancelled\n"
+    assert run("cancel", "-q", "mail") == (1, would, NOT_YET)
     assert mail.counts().open == 2
     done = run("cancel", "-q", "mail", "--yes")
-    assert done == (0, f"2 jobs are cancelled: {running}, {waiting}\n{asked}: {running}\n", "")
+    assert done == (0, f"1 job is asked to stop: {running}\n1 job is cancelled: {waiting}\n", "")
     assert (mail.counts().cancelled, mail.counts().leased) == (1, 1)
     assert "its cancel is requested" in run("show", running).out
+
+
+def test_cancel_of_what_only_runs_does_not_call_it_cancelled(run: Run, mail: Queue) -> None:
+    one, other, waiting = mail.enqueue_many(["a", "b", "c"])
+    assert len(mail.deliver_many(2)) == 2
+    assert run("cancel", one, other) == (1, "2 jobs would be asked to stop\n", NOT_YET)
+    assert run("cancel", one, other, "--yes") == (0, f"2 jobs are asked to stop: {one}, {other}\n", "")
+    assert read(run, "cancel", other, "--yes") == {"done": [other], "refused": {}, "running": [other]}
+    assert run("cancel", waiting, "--yes").out == f"1 job is cancelled: {waiting}\n"
 
 
 def test_cancel_of_what_has_ended_leaves_it_alone(run: Run, mail: Queue) -> None:

@@ -254,10 +254,12 @@ def tell_forecast(forecast: Forecast, deed: Deed, *, as_json: bool) -> int:
             answer["running"] = forecast.running
         print_json(answer, to=sys.stdout)
     else:
-        would = f"{many(forecast.jobs, 'job')} {deed.would}"
-        say(would if forecast.jobs else _none_of(deed), to=sys.stdout)
         if forecast.running:
-            say(f"  {_asked(forecast.running)}", to=sys.stdout)
+            say(f"{many(forecast.running, 'job')} would be asked to stop", to=sys.stdout)
+        if others := forecast.jobs - forecast.running:
+            say(f"{many(others, 'job')} {deed.would}", to=sys.stdout)
+        if not forecast.jobs:
+            say(_none_of(deed), to=sys.stdout)
         for queue, room in forecast.room.items():
             say(f"  queue {queue} has room for {room} only; the others would stay", to=sys.stdout)
         _say_refused(forecast.refused, deed)
@@ -270,18 +272,19 @@ def tell_forecast(forecast: Forecast, deed: Deed, *, as_json: bool) -> int:
 
 
 def tell_changed(changed: Changed, deed: Deed, asked: Sequence[int], *, as_json: bool) -> int:
-    """Say what was done, and what was not; the exit status. asked: those that can only be asked to stop."""
+    """Say what was done, and what was not; the exit status. asked: those that were only asked to stop."""
+    jobs = len(changed.done)
     if as_json:
         answer: dict[str, object] = {"done": list(changed.done), "refused": _by_reason(changed.refused)}
         if deed.admits_leased:
             answer["running"] = list(asked)
         print_json(answer, to=sys.stdout)
     else:
-        jobs = len(changed.done)
-        so = f"{many(jobs, 'job')} {deed.one if jobs == 1 else deed.several}"
-        say(f"{so}{few(changed.done)}" if jobs else _none_of(deed), to=sys.stdout)
-        if asked:
-            say(f"  {_asked(len(asked))}{few(asked)}", to=sys.stdout)
+        _say_done(asked, "is asked to stop", "are asked to stop")
+        only_asked = frozenset(asked)
+        _say_done([one for one in changed.done if one not in only_asked], deed.one, deed.several)
+        if not jobs:
+            say(_none_of(deed), to=sys.stdout)
         _say_refused(changed.refused, deed)
         if jobs and deed.brings_back:
             how = f"ulak show {changed.done[0]}" if jobs == 1 else "ulak counts"
@@ -289,7 +292,7 @@ def tell_changed(changed: Changed, deed: Deed, asked: Sequence[int], *, as_json:
                 f"a worker takes {'it' if jobs == 1 else 'them'} from here; {how} tells how it goes",
                 to=sys.stderr,
             )
-    if _none_known(changed.refused, len(changed.done)):
+    if _none_known(changed.refused, jobs):
         return NOT_FOUND
     return NOT_DONE if changed.refused else DONE
 
@@ -298,8 +301,9 @@ def _none_of(deed: Deed) -> str:
     return f"there is no such job {deed.purpose}"
 
 
-def _asked(jobs: int) -> str:
-    return f"{many(jobs, 'job')} of these {'runs' if jobs == 1 else 'run'}, and can only be asked to stop"
+def _say_done(ids: Sequence[int], one: str, several: str) -> None:
+    if ids:
+        say(f"{many(len(ids), 'job')} {one if len(ids) == 1 else several}{few(ids)}", to=sys.stdout)
 
 
 def _none_known(refused: Mapping[Refusal, Sequence[int]], jobs: int) -> bool:
