@@ -405,11 +405,13 @@ def test_a_lease_that_is_over_and_that_nobody_takes_over_is_a_problem(
 ) -> None:
     monkeypatch.setattr(inspect_file, "OVER_S", -60.0)
     with Queue(f"sqlite:///{path}", "mail", visibility_timeout=30) as q:
-        q.enqueue("a")
+        job_id = q.enqueue("a")
         assert problems(examined(run)) == []
-        assert q.deliver() is not None
+        lease = q.deliver()
+        assert lease is not None
         (found,) = problems(examined(run))
-    assert re.fullmatch(r"a lease ended .* ago, and nobody has taken its job over", found)
+    holder = rf"job {job_id} of worker {re.escape(lease.worker)} \(process {os.getpid()}\)"
+    assert re.fullmatch(rf"the lease of {holder} ended .* ago, and nobody has taken the job over", found)
 
 
 def test_jobs_that_wait_without_any_process_are_noted(run: Run, path: Path) -> None:

@@ -291,11 +291,18 @@ def processes_part(link: Link, presence: Presence) -> Part:
         pause(GONE_AFTER_S)
         absent = {holder for holder in absent if not presence.is_present(holders[holder][0])}
     live = {pid for holder, (_, pid) in holders.items() if holder not in absent}
-    leases = _rows(link, "SELECT holder, count(*), min(lease_end) FROM jobs WHERE state = 2 GROUP BY holder")
-    orphans = sum(number for holder, number, _ in leases if holder not in holders or holder in absent)
-    ends = [end for holder, _, end in leases if holder in holders.keys() - absent and end is not None]
-    findings = [*_orphans(orphans, has_live=bool(live)), *_over(ends)]
-    leased = sum(number for _, number, _ in leases)
+    # SQLite takes id and worker from the row that has the minimum.
+    leases = _rows(
+        link, "SELECT holder, count(*), min(lease_end), id, worker FROM jobs WHERE state = 2 GROUP BY holder"
+    )
+    orphans = sum(number for holder, number, *_ in leases if holder not in holders or holder in absent)
+    firsts = [
+        (end, f"job {job_id} of worker {worker} (process {holders[holder][1]})")
+        for holder, _, end, job_id, worker in leases
+        if holder in holders.keys() - absent and end is not None
+    ]
+    findings = [*_orphans(orphans, has_live=bool(live)), *_over(firsts)]
+    leased = sum(number for _, number, *_ in leases)
     text = f"{_live_text(live)}; {many(leased, 'job')} leased"
     if absent or orphans:
         text += f"; {len(absent)} gone without a word, {orphans} of the leases theirs"
@@ -325,10 +332,14 @@ def _orphans(number: int, *, has_live: bool) -> Iterator[Finding]:
         )
 
 
-def _over(ends: list[float]) -> Iterator[Finding]:
-    over_s = MACHINE.interval() - min(ends) if ends else 0.0
-    if ends and over_s > OVER_S:
-        what = f"a lease ended {age(over_s)} ago, and nobody has taken its job over"
+def _over(firsts: list[tuple[float, str]]) -> Iterator[Finding]:
+    """firsts: the end of a lease, and whose it is, for each process."""
+    if not firsts:
+        return
+    end, whose = min(firsts)
+    over_s = MACHINE.interval() - end
+    if over_s > OVER_S:
+        what = f"the lease of {whose} ended {age(over_s)} ago, and nobody has taken the job over"
         yield Finding(what, "look whether its process is stopped or blocked, and whether a worker is running")
 
 
