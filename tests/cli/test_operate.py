@@ -101,6 +101,11 @@ def test_a_worker_that_is_stuck(walk: Walk, url: str) -> None:  # noqa: F811
             eventually(lambda: q.counts().cancelled == 1)
 
 
+def test_a_frozen_worker_is_killed_before_another_is_started() -> None:
+    frozen = PAGE.partition("A worker that is *stale*")[2].partition("\n## ")[0]
+    assert frozen.index("Kill") < frozen.index("start one")
+
+
 def test_a_queue_that_is_paused(walk: Walk, url: str) -> None:  # noqa: F811
     look, mend = blocks("A queue is paused")
     with Queue(url, "mail") as q:
