@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -14,6 +15,7 @@ import pytest
 
 from tests.cli.command import COMMAND, Run, environment, on_terminal, read, told_a_reader_of_one_line, ulak
 from ulak import Queue
+from ulak.cli import main
 from ulak.storage.sqlite import link
 
 
@@ -373,3 +375,18 @@ def test_retry_and_list_can_be_narrowed_to_a_task(run: Run, mail: Queue, path: P
     assert run(*asked).out == "1 job would run again\n"
     assert read(run, *asked, "--yes")["done"] == [second]
     assert [group["last_id"] for group in read(run, "dead", "ls")["groups"]] == [first]
+
+
+def test_a_look_beside_a_foreign_writer_ends_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    url = f"sqlite:///{tmp_path / 'jobs.db'}"
+    with Queue(url, "mail") as q:
+        q.enqueue("x")
+    # Whoever waits for the writer does not get out of here.
+    monkeypatch.setattr(link, "BUSY_S", 3600.0)
+    with contextlib.closing(sqlite3.connect(tmp_path / "jobs.db", isolation_level=None)) as foreign:
+        foreign.execute("BEGIN IMMEDIATE")
+        assert main(["counts", "--url", url]) == 0
+        foreign.execute("ROLLBACK")
+    assert "mail" in capsys.readouterr().out

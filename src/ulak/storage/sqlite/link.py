@@ -137,11 +137,22 @@ class Link:
 
     def close(self) -> None:
         """Close everything. The last connection to a file writes its log back and removes it."""
-        if self._is_suspect:
+        # While somebody writes this is not the last one.
+        if self._is_suspect and self._is_free():
             with contextlib.suppress(UlakError):
                 self.transact(lambda _: None, soft=True)
         with self._write_lock, self._read_lock:
             self.let_go()
+
+    def _is_free(self) -> bool:
+        """Whether nobody else writes just then."""
+        with self._write_lock:
+            try:
+                self.writer.execute("BEGIN IMMEDIATE")
+                self.writer.execute("ROLLBACK")
+            except sqlite3.Error:
+                return False
+        return True
 
     def read_anew(self) -> None:
         """Open the connection for reads again.
