@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.command import COMMAND, environment, told_a_reader_of_one_line, ulak
-from ulak import __version__
+from ulak import Queue, __version__
 from ulak.cli import MODULES, demo_report, main, parser_of
 
 REFUSED = {
@@ -259,8 +259,27 @@ def test_ctrl_c_outside_of_a_run_is_no_traceback(
 def test_a_full_device_is_one_line_and_a_failure(argv: list[str], buffered: str) -> None:
     with Path("/dev/full").open("w") as full:
         done = ulak(*argv, stdout=full, env={"PYTHONUNBUFFERED": buffered})
-    assert done.returncode == 1
-    assert done.stderr == "error: [Errno 28] No space left on device\n"
+    assert done.returncode == 74
+    assert done.stderr == "error: standard output could not be written: No space left on device\n"
+
+
+@pytest.mark.parametrize("buffered", ["", "1"], ids=["buffered", "unbuffered"])
+def test_a_full_device_does_not_hide_that_a_change_was_made(tmp_path: Path, buffered: str) -> None:
+    url = f"sqlite:///{tmp_path}/jobs.db"
+    lines = "error: standard output could not be written: No space left on device\n"
+    made = "  the change itself was made: look before you repeat the command\n"
+    with Queue(url, "mail") as q, Path("/dev/full").open("w") as full:
+        job_id = q.enqueue("x")
+        for argv, more in (
+            (["cancel", job_id], ""),
+            (["cancel", job_id, "--yes", "--json"], made),
+            (["pause", "mail", "--yes"], made),
+            (["enqueue", "--payload", "1", "-q", "mail"], made),
+            (["ls"], ""),
+        ):
+            done = ulak(*argv, "-u", url, stdout=full, env={"PYTHONUNBUFFERED": buffered})
+            assert (done.returncode, done.stderr) == (74, lines + more), argv
+        assert (q.counts().cancelled, q.counts().open) == (1, 1)
 
 
 @pytest.mark.parametrize("argv", [["--help"], ["demo", "--jobs", "50"]], ids=" ".join)

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from ulak import __version__
 from ulak.cli.explain import USAGE, explained, status_of
 from ulak.cli.options import Parser, add_verbose
-from ulak.cli.output import say
+from ulak.cli.output import Unwritten, say, written
 from ulak.cli.stops import let_come
 
 INTERRUPTED = 130  # 128 + SIGINT, as a shell says it
@@ -47,14 +47,14 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     argv: the arguments without the program's name; None takes the process's own.
     Statuses: 0 done, 1 a check failed, 2 the arguments cannot be used, 3 not found, 69 the store cannot be
-    used, 75 it is busy, 128 + n stopped by signal n.
+    used, 74 its output could not be written, 75 it is busy, 128 + n stopped by signal n.
     """
-    verbose = False
+    verbose = changes = False
     try:
         args = read(sys.argv[1:] if argv is None else argv)
         status = 0
         if args is not None:
-            verbose = args.verbose > 0
+            verbose, changes = args.verbose > 0, getattr(args, "yes", False)
             args.is_process = argv is None
             if not args.has_stops:
                 let_come()
@@ -68,6 +68,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         status = status_of(error)
         with contextlib.suppress(OSError):  # nobody reads stderr either
             say(explained(error, verbose=verbose), to=sys.stderr)
+            if changes and isinstance(error, Unwritten):
+                say("  the change itself was made: look before you repeat the command", to=sys.stderr)
     _give_up_what_nobody_takes()
     return status
 
@@ -89,7 +91,7 @@ def parser_of(command: str | None = None) -> Parser:
         prog="ulak",
         description="A reliable job queue: bounded, prioritised, leased, retried, dead-lettered, observable.",
         epilog="Exit status: 0 done, 1 a check failed, 2 wrong usage, 3 not found, 69 the store cannot be "
-        "used, 75 it is busy, 130 or 143 stopped by a signal.",
+        "used, 74 its output could not be written, 75 it is busy, 130 or 143 stopped by a signal.",
     )
     parser.add_argument("--version", action="version", version=f"ulak {__version__}")
     add_verbose(parser)
@@ -109,7 +111,8 @@ def _no_command(parser: argparse.ArgumentParser) -> int:
 
 def _flush() -> None:
     if sys.stdout is not None:
-        sys.stdout.flush()
+        with written(sys.stdout):
+            sys.stdout.flush()
 
 
 def _give_up_what_nobody_takes() -> None:

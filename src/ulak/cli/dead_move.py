@@ -20,7 +20,7 @@ from ulak.cli.inspect_change import few, too_little_room
 from ulak.cli.inspect_choice import choice_of, chosen
 from ulak.cli.inspect_open import NOT_FOUND, Missing, finding, opened, settings_of
 from ulak.cli.inspect_table import json_text, many, print_json
-from ulak.cli.output import say, visible
+from ulak.cli.output import say, visible, written
 from ulak.cli.payloads import read_json
 from ulak.core.job import Duplicate, Full, Job, State
 from ulak.core.store import Store
@@ -71,7 +71,8 @@ def write_lines(lines: Iterable[dict[str, object]], *, to: TextIO | None) -> int
     for line in lines:
         number += 1
         if to is not None:
-            to.write(f"{json_text(line)}\n")
+            with written(to):
+                to.write(f"{json_text(line)}\n")
     return number
 
 

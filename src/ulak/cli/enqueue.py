@@ -48,7 +48,7 @@ def add(commands: Any) -> None:  # noqa: ANN401 - argparse has no public name fo
     parser.add_argument("--idempotency", metavar="KEY", help=help_text)
     parser.add_argument("--json", action="store_true", help="print the result as one JSON object")
     add_verbose(parser, dest="more_verbose")
-    parser.set_defaults(run=_run)
+    parser.set_defaults(run=_run, yes=True)  # it changes something without being told --yes
 
 
 def _run(args: argparse.Namespace) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ulak.cli.output import visible
+from ulak.cli.output import Unwritten, visible
 from ulak.errors import (
     ArgumentError,
     ConfigError,
@@ -16,6 +16,7 @@ from ulak.errors import (
 FAILED = 1
 USAGE = 2
 UNAVAILABLE = 69  # EX_UNAVAILABLE of sysexits.h
+UNWRITTEN = 74  # EX_IOERR
 TRY_AGAIN = 75  # EX_TEMPFAIL
 
 ERROR_LINES_MAX = 6
@@ -54,5 +55,7 @@ def status_of(error: Exception) -> int:
             return UNAVAILABLE
         case StorageBusy() | QueueFull():
             return TRY_AGAIN
+        case Unwritten():
+            return UNWRITTEN
         case _:
             return FAILED

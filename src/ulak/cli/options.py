@@ -9,6 +9,7 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
+from ulak.cli.output import written
 from ulak.durations import parse_duration
 from ulak.errors import ArgumentError, ConfigError
 
@@ -85,7 +86,8 @@ class Parser(argparse.ArgumentParser):
     def _print_message(self, message: str, file: SupportsWrite[str] | None = None) -> None:
         # As it is, but for swallowing errors: who asked for help is told that it could not be written.
         if file is not None:
-            file.write(message)
+            with written(file):
+                file.write(message)
 
     def _check_value(self, action: argparse.Action, value: object) -> None:
         choices = action.choices
