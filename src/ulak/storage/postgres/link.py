@@ -181,13 +181,14 @@ class Session:
         db.flush()
 
     def hear(self) -> bool:
-        """Take the answer to what was sent, if there is any; False if it does not come."""
+        """Take the answer to what was sent, if there is any; False if it does not come, or the end after it."""
         if self.is_owed:
             self.is_owed = False
             try:
                 answer(self.db.pgconn)
             except psycopg.Error:
                 return False
+            return is_at_rest(self.db)
         return True
 
     def is_usable(self) -> bool:
