@@ -181,7 +181,7 @@ class Session:
         db.flush()
 
     def hear(self) -> bool:
-        """Take the answer to what was sent, if there is any; False if there is none, or the end came after it."""
+        """Take the answer to what was sent, if any; False if there is none, or the end came after it."""
         if self.is_owed:
             self.is_owed = False
             try:
