@@ -317,7 +317,9 @@ def test_O2_stuck_jobs_are_seen_by_their_age(url, path):
         assert WEEKS_S <= told["oldest_leased_s"] < WEEKS_S + 600
         doctor = ulak("doctor", "--url", url, "--json")
         assert doctor.returncode == 1
-        assert any(f"the lease of job {running} " in found["what"] for found in json.loads(doctor.stdout)["findings"])
+        assert any(
+            f"the lease of job {running} " in found["what"] for found in json.loads(doctor.stdout)["findings"]
+        )
 
 
 def test_O2_what_a_dead_process_left_is_told_while_nobody_takes_it_over(url):
