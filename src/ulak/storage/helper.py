@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+import functools
 import logging
 import queue
 import threading
 from collections.abc import Callable
+from typing import Any, TypeVar
+
+R = TypeVar("R")
 
 IDLE_S = 2.0
 
@@ -21,6 +27,27 @@ class Helper:
         self._calls: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._waiting = 0
         self._thread: threading.Thread | None = None
+
+    async def acall(self, call: Callable[[], R]) -> R:
+        """What a call returns, for an event loop, which it does not block. Raises what it raises."""
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[R] = loop.create_future()
+
+        def answer(error: BaseException | None, result: Any = None) -> None:  # noqa: ANN401
+            if not future.done():
+                future.set_result(result) if error is None else future.set_exception(error)
+
+        def run() -> None:
+            try:
+                told = functools.partial(answer, None, call())
+            except Exception as error:  # noqa: BLE001 - it belongs to whoever asked
+                told = functools.partial(answer, error)
+            # Else the loop is closed, and so is who waited there.
+            with contextlib.suppress(RuntimeError):
+                loop.call_soon_threadsafe(told)
+
+        self.ask(run)
+        return await future
 
     def ask(self, call: Callable[[], None]) -> None:
         """Have this called soon."""

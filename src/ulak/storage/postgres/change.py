@@ -29,6 +29,7 @@ _TICK = (
     "WHERE schedules.last_tick < excluded.last_tick RETURNING 1) "
     "SELECT (SELECT last_tick FROM was) FROM moved"
 )
+_ONE_AT_A_TIME = "SELECT pg_advisory_xact_lock(hashtext('ulak fire'), hashtext(%s::text))"
 _SET_TICK = "UPDATE schedules SET last_tick = %s::float8 WHERE name = %s::text"
 _FORGET_TICK = "DELETE FROM schedules WHERE name = %s::text"
 
@@ -38,8 +39,9 @@ def fire(
 ) -> Step[int | Duplicate | Fired | Full]:
     """Insert the job, if there is one, and move the schedule's last tick, in one step."""
     params = {"schedule": schedule, "tick_at": float(tick_at)}
-    # First of all, so that of two who fire the same tick one waits for the other.
-    rows = yield Execute(_TICK, params, alone=draft is None)
+    # Of two who fire one waits for the other, and what that one has fired is seen by the next statement.
+    yield Execute(_ONE_AT_A_TIME, (schedule,))
+    rows = yield Execute(_TICK, params)
     if not rows:
         return Fired.LOST
     if draft is None:

@@ -34,7 +34,7 @@ from ulak.storage.postgres.link import LoopSession, Session
 from ulak.storage.postgres.listen import Listener
 from ulak.storage.postgres.others import Others
 from ulak.storage.postgres.place import Place
-from ulak.storage.postgres.pool import SESSIONS_MAX, LoopPool, Pool
+from ulak.storage.postgres.pool import LoopPool, Pool
 from ulak.storage.postgres.presence import Presence
 from ulak.storage.postgres.sweep import Sweeper
 
@@ -44,8 +44,11 @@ P = ParamSpec("P")
 R = TypeVar("R")
 E = TypeVar("E", bound="Engine")
 
-SHARDS = 32
+SHARDS = 64
 """How many rows the tallies of a queue have at most; see `Scene.shard`."""
+
+_STRIDE = 11
+"""How far apart the shards of one process's sessions lie."""
 
 
 class Block(msgspec.Struct, frozen=True, gc=False):
@@ -199,7 +202,8 @@ class Engine:
         if not self._is_server_timed:
             now, now_at = self.clock.interval(), self.clock.calendar()
         own = self.others.own
-        shard = ((os.getpid() if own is None else own) * SESSIONS_MAX + number) % SHARDS
+        # So that the first sessions of many processes, which do nearly all, have a row each.
+        shard = ((os.getpid() if own is None else own) + number * _STRIDE) % SHARDS
         return Scene(self.uid, self.epoch, shard=shard, holder=own, now=now, now_at=now_at)
 
     def check_open(self) -> None:
@@ -336,7 +340,7 @@ class Engine:
                     case Run():
                         reply = await self._loop_pool().lanes.call(want)
                     case Block(call):
-                        reply = await self._in_thread(call)
+                        reply = await self._blocking.acall(call)
                     case _:
                         assert_never(want)
             except BaseException as error:  # noqa: BLE001 - as above
@@ -349,26 +353,6 @@ class Engine:
             # Never blocks.
             return getattr(self, name)(*args, **kwargs)
         return await self.adrive(operation.plan(self, *args, **kwargs))
-
-    async def _in_thread(self, call: Callable[[], R]) -> R:
-        loop = asyncio.get_running_loop()
-        future: asyncio.Future[R] = loop.create_future()
-
-        def answer(error: BaseException | None, result: Any = None) -> None:  # noqa: ANN401
-            if not future.done():
-                future.set_result(result) if error is None else future.set_exception(error)
-
-        def run() -> None:
-            try:
-                told = functools.partial(answer, None, call())
-            except Exception as error:  # noqa: BLE001 - it belongs to whoever asked
-                told = functools.partial(answer, error)
-            # Else the loop is closed, and so is who waited there.
-            with contextlib.suppress(RuntimeError):
-                loop.call_soon_threadsafe(told)
-
-        self._blocking.ask(run)
-        return await future
 
     # Waking
 

@@ -62,7 +62,11 @@ def work(
         answer, scene = yield from _again(make, new_scene)
         if channels := named(scene.rings):
             yield ring(channels)
-        yield Execute(_SET_BACK, (path, patience))
+        if isinstance(answer, Full):
+            # Nothing of it is kept: the locks that it took would be, to the end of the caller's transaction.
+            yield Execute("ROLLBACK TO SAVEPOINT ulak")
+        else:
+            yield Execute(_SET_BACK, (path, patience))
     except BaseException:
         with contextlib.suppress(psycopg.Error):
             yield Execute("ROLLBACK TO SAVEPOINT ulak")

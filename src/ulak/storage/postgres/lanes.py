@@ -16,7 +16,6 @@ import msgspec
 from ulak.errors import (
     Closed,
     SchemaError,
-    StorageBusy,
     StorageFull,
     StorageUnavailable,
 )
@@ -32,8 +31,8 @@ BATCH_MAX = 256
 LANES_MAX = 256
 """So many lanes are remembered; then those that nobody is in are forgotten."""
 
-_OF_ALL = (StorageUnavailable, StorageBusy, StorageFull, SchemaError, Closed)
-"""What says nothing of a call, but of the store."""
+_OF_ALL = (StorageUnavailable, StorageFull, SchemaError, Closed)
+"""What says nothing of a call, but of the store. What is in the way may be in that of one call only."""
 
 
 class Run(msgspec.Struct, frozen=True, gc=False):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import functools
 import logging
@@ -399,24 +398,7 @@ class Engine:
 
     async def in_reader(self, call: Callable[[], R]) -> R:
         """What is no step of a transaction, for an event loop: in a thread of the store's."""
-        loop = asyncio.get_running_loop()
-        future: asyncio.Future[R] = loop.create_future()
-
-        def answer(error: BaseException | None, result: Any = None) -> None:  # noqa: ANN401
-            if not future.done():
-                future.set_result(result) if error is None else future.set_exception(error)
-
-        def run() -> None:
-            try:
-                told = functools.partial(answer, None, call())
-            except Exception as error:  # noqa: BLE001 - it belongs to whoever asked
-                told = functools.partial(answer, error)
-            # Else the loop is closed, and so is who waited there.
-            with contextlib.suppress(RuntimeError):
-                loop.call_soon_threadsafe(told)
-
-        self._reader.ask(run)
-        return await future
+        return await self._reader.acall(call)
 
 
 def _tokens(db: sqlite3.Connection) -> list[str]:

@@ -171,9 +171,9 @@ CREATE INDEX keys_until ON keys (until_at);
 
 -- Processes that hold leases; each has an advisory lock of this number. An id never comes again: leases still
 -- name it. server_started_at: of the server that the lock was taken on. absent_since: when somebody first found
--- the lock free.
+-- the lock free. Unlogged: it is emptied where a crash of the server took all locks and spared its start time.
 CREATE SEQUENCE holder_ids AS integer;
-CREATE TABLE holders (
+CREATE UNLOGGED TABLE holders (
     id integer PRIMARY KEY,
     server_started_at timestamptz NOT NULL,
     since_at float8 NOT NULL,

@@ -1,0 +1,66 @@
+"""What others hold open is in the way of nobody but of calls that need just that."""
+
+from __future__ import annotations
+
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from tests.support.postgres import conninfo, execute
+from ulak import QueueFull, StorageBusy
+from ulak.core.job import FULL, Draft
+from ulak.core.store import Fired
+
+psycopg = pytest.importorskip("psycopg")
+
+
+def test_an_answer_of_full_holds_nothing_in_the_callers_transaction(make, url):
+    q = make(capacity=1)
+    q.enqueue("first")
+    with psycopg.connect(conninfo(url)) as db:
+        db.execute("SELECT 1")
+        with pytest.raises(QueueFull):
+            q.enqueue("second", connection=db)
+        q.ack(q.deliver())
+        assert q.try_enqueue("third")
+        q.pause()
+        assert db.execute("SELECT 1").fetchone() == (1,)
+
+
+def test_a_call_that_others_are_in_the_way_of_fails_alone(make, url):
+    q = make()
+    with psycopg.connect(conninfo(url)) as db, ThreadPoolExecutor(12) as threads:
+        q.enqueue("mine", unique_key="k", connection=db)
+        blocked = [threads.submit(q.enqueue, "theirs", unique_key="k") for _ in range(2)]
+        time.sleep(0.2)  # they wait for that transaction, and what comes now is put together
+        others = [threads.submit(q.enqueue, number) for number in range(8)]
+        assert len({call.result() for call in others}) == 8
+        assert all(isinstance(call.exception(), StorageBusy) for call in blocked)
+        db.rollback()
+
+
+def test_a_tick_of_a_full_queue_never_sets_back_what_another_has_fired(make, url):
+    q = make(capacity=1)
+    q.enqueue("first")
+    store = q._open().edge.store
+    draft = Draft(b"x", "bytes")
+    assert store.fire("nightly", 5.0, q.name) is Fired.FIRED
+    schema = url.rpartition("schema=")[2]
+    with psycopg.connect(conninfo(url)) as db, ThreadPoolExecutor(1) as threads:
+        # Another process fires tick 10, as `fire` does, and commits while ours waits for it.
+        db.execute(f"SET LOCAL search_path TO {schema}")
+        db.execute("SELECT pg_advisory_xact_lock(hashtext('ulak fire'), hashtext('nightly'))")
+        db.execute("UPDATE schedules SET last_tick = 10 WHERE name = 'nightly'")
+        ours = threads.submit(store.fire, "nightly", 11.0, q.name, draft)
+        time.sleep(0.2)
+        db.commit()
+        assert ours.result() is FULL
+    assert store.schedules() == {"nightly": 10.0}
+
+
+def test_what_tells_of_living_processes_goes_with_their_locks_when_the_server_crashes(make, url):
+    make().enqueue("x")
+    schema = url.rpartition("schema=")[2]
+    kind = execute(url, f"SELECT relpersistence::text FROM pg_class WHERE oid = '{schema}.holders'::regclass")
+    assert kind == [("u",)]
