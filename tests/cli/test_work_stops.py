@@ -81,12 +81,22 @@ def test_a_signal_while_another_command_is_imported_ends_that_as_ever(
     assert struck(tmp_path, number, "counts", "--url", url) == (ends[number], "")
 
 
+LEAVES_A_SIGN = """
+import atexit
+
+@atexit.register
+def leave():
+    knock({place!r})
+    open(f"{{os.getpid()}}.left", "x").close()
+"""
+
+
 @SIGNALS
 @ALONE_OR_NOT
 def test_a_signal_while_exit_functions_run_strikes_none_of_them(
     folder: Path, work: Work, gate: Door, number: signal.Signals, args: list[str]
 ) -> None:
-    (folder / "hello.py").write_text(f"{HELLO}\nimport atexit\natexit.register(knock, {gate.place!r})")
+    (folder / "hello.py").write_text(HELLO + LEAVES_A_SIGN.format(place=gate.place))
     worker = work("hello:app", "--drain", *args, ready=False)
     guests = [gate.guest() for _ in range(2 if args else 1)]
     worker.signal(number)
@@ -95,6 +105,7 @@ def test_a_signal_while_exit_functions_run_strikes_none_of_them(
     for guest in guests:
         guest.let_go()
     assert worker.ended() == 0
+    assert sorted(folder.glob("*.left")) == sorted(folder / f"{guest.pid}.left" for guest in guests)
     assert not any("Traceback" in line for line in worker.err.rest())
 
 

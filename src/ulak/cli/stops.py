@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 import signal
 import sys
@@ -116,6 +117,8 @@ class Stops:
             for number in SIGNALS + HANGUPS:
                 if signal.getsignal(number) is not signal.SIG_IGN:
                     self._before[number] = signal.signal(number, self._on)
+            if self._stays:
+                atexit.register(self._ignore)
             if not self._has_parent:
                 let_come()
         return self
@@ -127,6 +130,11 @@ class Stops:
             return
         for number, before in self._before.items():
             signal.signal(number, before)
+
+    def _ignore(self) -> None:
+        """Last of the exit functions: what Python does after them takes the handlers away."""
+        for number in self._before:
+            signal.signal(number, signal.SIG_IGN)
 
     def _on(self, number: int, _: FrameType | None) -> None:
         if self.number is not None:

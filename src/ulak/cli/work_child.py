@@ -50,7 +50,7 @@ def main(*argv: str) -> int:
     inbox: SimpleQueue[Note] = SimpleQueue()
     front = _Child(args)
     worker = Worker(args, inbox, front)
-    with Stops(inbox, worker.deadline().inbox, has_parent=True) as stops:
+    with Stops(inbox, worker.deadline().inbox, has_parent=True, stays=True) as stops:
         hurried = worker.hurried()
 
         def hurry() -> None:
