@@ -14,6 +14,7 @@ from ulak.storage.postgres.claims import claim_in, claim_with_care
 from ulak.storage.postgres.claims import promote_in as promote
 from ulak.storage.postgres.enqueue import add, add_together, unadd
 from ulak.storage.postgres.ledger import Ledger
+from ulak.storage.postgres.others import GONE_AFTER_S
 from ulak.storage.postgres.records import CLOCK, COLUMNS, NOW, NOW_AT, base, bytes_of, job_of
 from ulak.storage.postgres.settles import settle_with_care
 from ulak.storage.postgres.turns import AT_ONCE_MAX, Want, are_plain, turn_quickly
@@ -215,7 +216,11 @@ def _ended(condition: str) -> str:
 
 
 _PAST = _ended(f"lease_end <= {NOW} ORDER BY lease_end")
-_GONE = _ended("holder = ANY(%(gone)s::bigint[])")
+# Who has signed again since it was taken for gone has not gone.
+_GONE = _ended(
+    "holder = ANY(ARRAY(SELECT id::bigint FROM holders WHERE id = ANY(%(gone)s::int[]) "
+    f"AND absent_since <= date_part('epoch', clock_timestamp()) - {GONE_AFTER_S}))"
+)
 
 
 def ended(

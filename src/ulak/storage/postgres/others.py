@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterable
 from typing import Any, Protocol
 
 from ulak.clock import MACHINE
@@ -24,20 +24,24 @@ WITH present AS (
 )
 SELECT h.id, p.id IS NULL AND h.server_started_at = pg_postmaster_start_time(),
     h.absent_since IS NOT NULL,
-    coalesce(extract(epoch FROM clock_timestamp()) - h.absent_since >= %(after)s, false)
+    coalesce(extract(epoch FROM clock_timestamp()) - h.absent_since >= %(after)s, false),
+    extract(epoch FROM statement_timestamp())::float8
 FROM holders h LEFT JOIN present p ON p.id = h.id
 """
+# Who has signed since that look is there, whatever it has seen.
 _NOTE = """
 UPDATE holders SET absent_since = CASE WHEN id = ANY(%(absent)s::int[])
     THEN extract(epoch FROM clock_timestamp()) END
-WHERE id = ANY(%(changed)s::int[])
+WHERE id = ANY(%(changed)s::int[]) AND since_at < %(looked_at)s::float8
 """
 _DROP = """
-WITH dropped AS (
-    DELETE FROM holders h WHERE id = ANY(%(ids)s::int[])
-    AND NOT EXISTS (SELECT 1 FROM jobs j WHERE j.holder = h.id AND j.state = 2) RETURNING id
+WITH leaving AS (
+    SELECT id FROM holders WHERE id = ANY(%(ids)s::int[]) AND (absent_since IS NOT NULL OR NOT %(are_gone)s)
+), dropped AS (
+    DELETE FROM holders h WHERE id = ANY(ARRAY(SELECT id FROM leaving))
+    AND NOT EXISTS (SELECT 1 FROM jobs j WHERE j.holder = h.id AND j.state = 2)
 )
-DELETE FROM workers WHERE holder = ANY(%(ids)s::int[])
+DELETE FROM workers WHERE holder = ANY(ARRAY(SELECT id::bigint FROM leaving))
 """
 
 
@@ -46,6 +50,9 @@ class File(Protocol):
 
     place: Place
     uid: str
+
+    def scene(self, number: int) -> Scene:
+        """What a step may know now."""
 
     @property
     def is_watched(self) -> bool:
@@ -70,7 +77,7 @@ class Others:
         self.any = False
         self._run, self._block = run, block
         self._store = store
-        self._presence = Presence(store.place, lambda: store.uid)
+        self._presence = Presence(store.place, lambda: store.uid, lambda: store.scene(0).now)
         self._looked_at = 0.0
         self._gone: frozenset[int] = frozenset()
 
@@ -103,33 +110,33 @@ class Others:
             if self._presence.own is not None and not self._presence.is_held:
                 yield self._block(self._presence.take_again)
             rows = yield self._run(self._look, repeats=True)
-            self._gone = frozenset(holder for holder, is_absent, _, is_over in rows if is_absent and is_over)
+            self._gone = frozenset(holder for holder, is_absent, is_over in rows if is_absent and is_over)
             self.any = any(holder != self.own for holder, *_ in rows)
             if self.own is not None and all(holder != self.own for holder, *_ in rows):
                 self._presence.sign_again()
         return self._gone
 
-    def _look(self, _: Scene) -> Step[list[tuple[int, bool, bool, bool]]]:
+    def _look(self, _: Scene) -> Step[list[tuple[int, bool, bool]]]:
         """Who is absent now, was at the last look, and has been for long; notes who was not before."""
         unsigned = class_of(self._store.uid) % 2**32
         rows = yield Execute(_LOOK, {"class": unsigned, "after": GONE_AFTER_S}, alone=True)
-        changed = [holder for holder, is_absent, was_absent, _ in rows if bool(is_absent) is not was_absent]
+        changed = [row[0] for row in rows if bool(row[1]) is not row[2]]
         if changed:
             absent = [holder for holder, is_absent, *_ in rows if is_absent]
-            yield Execute(_NOTE, {"absent": absent, "changed": changed})
-        return [(row[0], bool(row[1]), row[2], row[3]) for row in rows]
+            yield Execute(_NOTE, {"absent": absent, "changed": changed, "looked_at": rows[0][4]})
+        return [(row[0], bool(row[1]), row[3]) for row in rows]
 
     def forget_gone(self) -> Generator[Any, Any, None]:
         """Take out who is gone and holds no lease any more."""
         gone = yield from self.gone()
         if gone:
-            yield self._run(lambda _: _drop(gone))
+            yield self._run(lambda _: _drop(gone, are_gone=True))
 
     def leave(self) -> Generator[Any, Any, None]:
         """Take this process out, unless it still holds leases: then others must find it gone."""
         own = self.own
         if own is not None:
-            yield self._run(lambda _: _drop([own]))
+            yield self._run(lambda _: _drop([own], are_gone=False))
 
     def drop(self) -> None:
         """End the presence."""
@@ -140,5 +147,6 @@ class Others:
         self._presence.after_fork_in_child()
 
 
-def _drop(holders: Any) -> Step[None]:  # noqa: ANN401
-    yield Execute(_DROP, {"ids": sorted(holders)}, alone=True)
+def _drop(holders: Iterable[int], *, are_gone: bool) -> Step[None]:
+    """are_gone: they were taken for that, and are not if they have signed again since."""
+    yield Execute(_DROP, {"ids": sorted(holders), "are_gone": are_gone}, alone=True)

@@ -28,7 +28,15 @@ _SIGN = (
     "INSERT INTO holders (id, server_started_at, since_at) VALUES (%s, "
     "CASE WHEN %s THEN pg_postmaster_start_time() ELSE '-infinity' END, "
     "extract(epoch FROM clock_timestamp())) "
-    "ON CONFLICT (id) DO UPDATE SET server_started_at = excluded.server_started_at, absent_since = NULL"
+    "ON CONFLICT (id) DO UPDATE SET server_started_at = excluded.server_started_at, "
+    "since_at = excluded.since_at, absent_since = NULL"
+)
+# What others have decided meanwhile is not current any more then. Who settles a job just now does not wait.
+_EXTEND = (
+    "UPDATE jobs SET lease_end = greatest(lease_end, "
+    "coalesce(%s::float8, date_part('epoch', clock_timestamp())) + coalesce(lease_s, 0)) "
+    "WHERE id = ANY(ARRAY(SELECT id FROM jobs WHERE state = 2 AND holder = %s::bigint "
+    "FOR NO KEY UPDATE SKIP LOCKED))"
 )
 
 
@@ -40,14 +48,16 @@ def class_of(uid: str) -> int:
 class Presence:
     """This process's place among those that hold leases.
 
-    own: its number there; None until it is taken first. It stays the same for good.
+    own: its number there; None until it is taken first. It stays the same for good. now: the instant that
+    leases are extended from, None for the server's.
     """
 
-    def __init__(self, place: Place, uid: Callable[[], str]) -> None:
+    def __init__(self, place: Place, uid: Callable[[], str], now: Callable[[], float | None]) -> None:
         self.own: int | None = None
         self.session: Session | None = None
         self._place = place
         self._uid = uid
+        self._now = now
         self._lock = threading.Lock()
         self._is_closed = False
         self._is_signed = False
@@ -59,7 +69,10 @@ class Presence:
         return self._is_signed and (session is None or session.is_usable())
 
     def take(self) -> int:
-        """Be present; again, if the session was lost. Raises StorageUnavailable, StorageBusy."""
+        """Be present; again, if the session was lost, with its leases as new.
+
+        Raises StorageUnavailable, StorageBusy.
+        """
         with self._lock:
             if self.own is None or not self.is_held:
                 self._take()
@@ -87,6 +100,7 @@ class Presence:
         self._is_signed = True
 
     def _sign(self, *, is_proxied: bool) -> Step[None]:
+        is_again = self.own is not None
         if self.own is None:
             ((self.own,),) = yield Execute(_NEXT)
         is_locked = False
@@ -94,6 +108,8 @@ class Presence:
             ((is_locked,),) = yield Execute(_LOCK, (class_of(self._uid()), self.own))
             self._check_locked(is_locked=is_locked)
         yield Execute(_SIGN, (self.own, is_locked))
+        if is_again:
+            yield Execute(_EXTEND, (self._now(), self.own))
 
     def _check_locked(self, *, is_locked: bool) -> None:
         if not is_locked:
