@@ -8,9 +8,9 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from tests.support.postgres import conninfo, execute
-from ulak import QueueFull, StorageBusy
+from ulak import QueueFull, StorageBusy, Terminal
 from ulak.core.job import FULL, Draft
-from ulak.core.store import Fired
+from ulak.core.store import Filter, Fired
 
 psycopg = pytest.importorskip("psycopg")
 
@@ -64,3 +64,27 @@ def test_what_tells_of_living_processes_goes_with_their_locks_when_the_server_cr
     schema = url.rpartition("schema=")[2]
     kind = execute(url, f"SELECT relpersistence::text FROM pg_class WHERE oid = '{schema}.holders'::regclass")
     assert kind == [("u",)]
+
+
+ACTS = {
+    "redrive": lambda q: q.redrive(Filter(queue=q.name)),
+    "delete": lambda q: q.delete(Filter(queue=q.name)),
+    "redrive by id": lambda q: q.redrive([1, 2]),
+    "priority": lambda q: q.reprioritise(Filter(queue=q.name), priority=5),
+}
+
+
+@pytest.mark.parametrize("name", ACTS)
+def test_an_act_waits_for_no_running_job_that_it_leaves_alone(make, url, name):
+    q = make()
+    q.enqueue("runs")
+    lease = q.deliver()
+    q.enqueue("waits")
+    with psycopg.connect(conninfo(url)) as db:
+        # Its handler finishes it in a transaction that stays open.
+        q.ack(lease, connection=db)
+        changed = ACTS[name](q)
+        assert changed.done == (() if name.startswith("redrive") else (2,))
+        assert 1 in {job_id for ids in changed.refused.values() for job_id in ids}
+        db.commit()
+    assert q.terminal_of(1) is Terminal.ACKED

@@ -155,6 +155,26 @@ def an_add_and_a_redrive_with_room_for_one(
     return [adding, bringing_back], check
 
 
+def a_redrive_of_what_ends_just_then(
+    store: PostgresStore, q: str
+) -> tuple[list[Make], Callable[[list[Any]], None]]:
+    store.declare(q, Settings(capacity=1))
+    job_id = put_one(store, queue=q)
+    lease = take_one(store, queue=q)
+
+    def check(answers: list[Any]) -> None:
+        added, changed = answers
+        # There is room for one of both.
+        assert added is not FULL
+        assert not changed
+
+    def ending_and_adding(scene: Any) -> Any:
+        yield from book.settle(scene, [(lease, Dead())])
+        return (yield from book.add(scene, q, [draft()]))
+
+    return [ending_and_adding, lambda scene: change.amend(scene, [job_id], Redrive())], check
+
+
 def two_adds_of_a_key(**keys: str) -> Case:
     def case(store: PostgresStore, q: str) -> tuple[list[Make], Callable[[list[Any]], None]]:
         put_one(store, queue=q)
@@ -266,6 +286,7 @@ CASES: dict[str, Case] = {
     "two adds, room for one": two_adds_with_room_for_one(has_expired=False),
     "two adds, room for one as another has expired": two_adds_with_room_for_one(has_expired=True),
     "an add and a redrive, room for one": an_add_and_a_redrive_with_room_for_one,
+    "a redrive of what ends just then": a_redrive_of_what_ends_just_then,
     "a unique key": two_adds_of_a_key(unique_key="ada"),
     "an idempotency key": two_adds_of_a_key(idempotency_key="ada"),
     "both keys": two_adds_of_a_key(idempotency_key="ada", unique_key="ada"),

@@ -1,4 +1,7 @@
-"""What an operator does to jobs, as a step: all are locked and looked at, decided on, and written at once."""
+"""What an operator does to jobs, as a step: all are locked and looked at, decided on, and written at once.
+
+A running job is not locked where the act leaves it alone: whoever settles or extends it does not wait.
+"""
 
 from __future__ import annotations
 
@@ -91,16 +94,17 @@ def amend(
     """An operator's act on each of these jobs, in order of priority, then id; unknown ids last."""
     wanted, ended_ones, params = _wanted(which, queue)
     rooms: dict[int, int] = {}
+    known: set[int] | None = None
     if isinstance(act, Redrive):
-        # Queues before jobs: who takes room has its queue first.
-        found = yield Execute(_queues_of(ended_ones), params)
-        rooms = yield from lock_rooms(number for (number,) in found)
-    # Those that end meanwhile are waited for, and then found among the others.
-    rows: Rows = []
-    for table, condition_on in (("jobs", wanted), ("ended", ended_ones)):
-        text = f"SELECT {_COLUMNS} FROM {table} WHERE {condition_on} ORDER BY id + 0 FOR UPDATE"
-        rows += yield Execute(text, params)
-    jobs = {row.id: row for row in (_Row(*values) for values in rows)}
+        # Queues before jobs: who takes room has its queue first. Jobs that are still open may end meanwhile.
+        found = yield Execute(_queues_of(wanted, ended_ones), params)
+        known = {number for (number,) in found}
+        rooms = yield from lock_rooms(known)
+    may_lease = rules.may(State.LEASED, _EVENT_OF[type(act)], force=force)
+    by_id = not isinstance(which, Filter)
+    rows = yield from _looked_at(wanted, ended_ones, params, by_id=by_id, may_lease=may_lease)
+    # What is of a queue that had none of these jobs has come since: it is as if it came after this.
+    jobs = {row.id: row for row in (_Row(*values) for values in rows) if known is None or row.queue in known}
     names: dict[int, str] = dict((yield Execute(_NAMES, (sorted({row.queue for row in jobs.values()}),))))
     jobs = {job_id: row for job_id, row in jobs.items() if queue in (None, names.get(row.queue))}
     taken = yield from _taken(act, jobs.values())
@@ -125,8 +129,28 @@ def _wanted(which: Sequence[int] | Filter, queue: str | None) -> tuple[str, str,
     return _IDS, _IDS, {"ids": sorted({job_id for job_id in which if 0 < job_id <= INT_MAX})}
 
 
-def _queues_of(ended_ones: str) -> str:
-    return f"SELECT DISTINCT queue FROM ended WHERE {ended_ones}"
+def _queues_of(wanted: str, ended_ones: str) -> str:
+    return f"SELECT queue FROM jobs WHERE {wanted} UNION SELECT queue FROM ended WHERE {ended_ones}"
+
+
+def _looked_at(
+    wanted: str, ended_ones: str, params: Mapping[str, Any], *, by_id: bool, may_lease: bool
+) -> Step[Rows]:
+    """The jobs, locked, and as they are then; those that are leased only if the act may change them.
+
+    Those that end meanwhile are waited for, and then found among the others.
+    """
+    locked = f"SELECT {_COLUMNS} FROM {{}} WHERE {{}} ORDER BY id + 0 FOR UPDATE"
+    rows: Rows = []
+    if may_lease:
+        rows += yield Execute(locked.format("jobs", wanted), params)
+    else:
+        # What is not locked by the next statement was leased, or is since.
+        running = f"SELECT id, queue, {LEASED}, priority, unique_key FROM jobs WHERE {wanted}"
+        rows += yield Execute(running if by_id else f"{running} AND state = {LEASED}", params)
+        rows += yield Execute(locked.format("jobs", f"{wanted} AND state + 0 <> {LEASED}"), params)
+    rows += yield Execute(locked.format("ended", ended_ones), params)
+    return rows
 
 
 def _taken(act: Act, rows: Iterable[_Row]) -> Step[set[tuple[int, bytes]]]:

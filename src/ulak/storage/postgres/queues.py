@@ -76,15 +76,15 @@ def configure(scene: Scene, queue: str, change: Change) -> Step[Settings]:
 
 def lock_rooms(ids: Iterable[int]) -> Step[dict[int, int]]:
     """Lock those of these queues that have a capacity; how much room each has left."""
-    queues = sorted(ids)
-    yield Execute(
-        "SELECT 1 FROM queues WHERE id = ANY(%s::bigint[]) AND capacity IS NOT NULL ORDER BY id FOR UPDATE",
-        (queues,),
+    found = yield Execute(
+        "SELECT id FROM queues WHERE id = ANY(%s::bigint[]) AND capacity IS NOT NULL ORDER BY id FOR UPDATE",
+        (sorted(ids),),
     )
+    locked = [number for (number,) in found]
     # A statement of its own, so that it has seen all who had them before.
     rows = yield Execute(
         'SELECT q.id, q.capacity - coalesce((SELECT sum(entered - "left") FROM tallies '
         "WHERE queue = q.id), 0)::bigint FROM queues q WHERE id = ANY(%s::bigint[]) AND capacity IS NOT NULL",
-        (queues,),
+        (locked,),
     )
     return dict(rows)
