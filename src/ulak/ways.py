@@ -167,10 +167,14 @@ def _rows(jobs: list[Any], specs: dict[str, Spec], now_at: float) -> list[Row] |
 
 
 class Quick(msgspec.Struct, frozen=True):
-    """Take a plain job, and finish one; each answers None, and has done nothing, where that does not go."""
+    """Take a plain job, and finish one; each answers None, and has done nothing, where that does not go.
+
+    is_empty: whether no other way would find a job either.
+    """
 
     take: direct.Take
     finish: direct.Finish
+    is_empty: Callable[[], bool]
 
 
 def quick_hands(store: Store, local: LocalQueue, *, worker: str, lease_s: float) -> Quick | None:
@@ -182,6 +186,7 @@ def quick_hands(store: Store, local: LocalQueue, *, worker: str, lease_s: float)
     return Quick(
         take=direct.deliver_way(store, shelf, grant, local, _nothing),
         finish=direct.ack_way(store, shelf, grant, _nothing),
+        is_empty=direct.empty_way(store, shelf),
     )
 
 

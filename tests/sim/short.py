@@ -82,4 +82,4 @@ def write_quick(stage: Stage, crew: Crew) -> None:
             stage.write("settle", ([(lease, Done(_result))],), {}, [State.SUCCEEDED])
         return outcome
 
-    crew.quick = Quick(take, finish)
+    crew.quick = Quick(take, finish, quick.is_empty)

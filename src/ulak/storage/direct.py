@@ -180,6 +180,34 @@ def deliver_way(
     return deliver
 
 
+def empty_way(store: MemoryStore, shelf: Shelf) -> Callable[[], bool]:
+    """Whether no job of a queue could be taken now, by whatever way, nor needs any other look."""
+    gate, mend = store.gate, store.mend
+    interval, calendar = store.clock.interval, store.clock.calendar
+
+    def is_empty() -> bool:
+        while True:
+            try:
+                del gate.open
+                break
+            except AttributeError:
+                sleep(0)
+        try:
+            return (
+                interval() < shelf.alarm
+                and calendar() < shelf.alarm_at
+                and not shelf.lanes.fresh.get(shelf.lanes.top)
+                and shelf.lanes.climb_down() is None
+            )
+        except BaseException:
+            mend()
+            raise
+        finally:
+            gate.open = None
+
+    return is_empty
+
+
 def ack_way(
     store: MemoryStore, shelf: Shelf, grant: Grant, otherwise: Callable[..., Any]
 ) -> Callable[..., Any]:

@@ -146,6 +146,9 @@ class Crew:
             left = yield Do(partial(hands.burst, seat, left, partial(_leave, seat.standing, signal)))
             if seat.has_more and not left:
                 return []
+            if not left and not self.finished and not seat.looks_closer and self.quick.is_empty():
+                yield from self._rest(seat, signal)
+                return []
         settlements = yield from self._settlements(left)
         taking = self.taking and not seat.asked_to_end
         # Where the short way goes, the next job is taken by it if it can be.
@@ -175,10 +178,16 @@ class Crew:
             return []
         if not taking or (yield from self.is_over()):
             return None
+        seat.looks_closer = False
+        yield from self._rest(seat, signal)
+        return []
+
+    def _rest(self, seat: Seat, signal: Signal) -> Flow[None]:
+        """Stand in line; whoever stood there already, and so has looked since, sleeps."""
         if not (yield from self._stand(seat.standing, signal)):
             # A wake-up may be lost to an exception that strikes whoever gives it.
             yield from flows.sleep(signal, LOOK_AGAIN_S)
-        return []
+            seat.looks_closer = not signal.is_set()
 
     def _settlements(self, left: list[Left]) -> Flow[list[Settlement]]:
         """What is left to settle, with its verdicts."""

@@ -29,6 +29,8 @@ class Seat:
         self.standing: list[Line] = []
         # The last burst did not end for want of a job.
         self.has_more = False
+        # It is woken seldom, so it looks by the general way, which does more than look for a job.
+        self.looks_closer = False
         # How long its last handler ran by the general way.
         self.run_s = 0.0
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import msgspec
+
 from ulak.core.job import Lease, Outcome
 from ulak.core.store import Settled, Settlement
-from ulak.ways import Quick
 from ulak.worker.pool import Pool
 from ulak.worker.runtime import Crew
 
@@ -32,7 +33,7 @@ class _Crew(Crew):
                 seen(lease)
             return outcome
 
-        self.quick = Quick(take=self.quick.take, finish=finish_and_tell)
+        self.quick = msgspec.structs.replace(self.quick, finish=finish_and_tell)
 
     def _note(self, settlements: Sequence[Settlement], settled: Sequence[Settled], run_s: float) -> None:
         for lease, _ in settlements:
