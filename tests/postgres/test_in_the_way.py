@@ -7,10 +7,11 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from tests.support.postgres import conninfo, execute
+from tests.postgres.roles import look, schema_of
+from tests.support.postgres import conninfo
 from ulak import QueueFull, StorageBusy, Terminal
 from ulak.core.job import FULL, Draft
-from ulak.core.store import Filter, Fired
+from ulak.core.store import Filter, Fired, Keep, Retention
 
 psycopg = pytest.importorskip("psycopg")
 
@@ -46,7 +47,7 @@ def test_a_tick_of_a_full_queue_never_sets_back_what_another_has_fired(make, url
     store = q._open().edge.store
     draft = Draft(b"x", "bytes")
     assert store.fire("nightly", 5.0, q.name) is Fired.FIRED
-    schema = url.rpartition("schema=")[2]
+    schema = schema_of(url)
     with psycopg.connect(conninfo(url)) as db, ThreadPoolExecutor(1) as threads:
         # Another process fires tick 10, as `fire` does, and commits while ours waits for it.
         db.execute(f"SET LOCAL search_path TO {schema}")
@@ -61,8 +62,7 @@ def test_a_tick_of_a_full_queue_never_sets_back_what_another_has_fired(make, url
 
 def test_what_tells_of_living_processes_goes_with_their_locks_when_the_server_crashes(make, url):
     make().enqueue("x")
-    schema = url.rpartition("schema=")[2]
-    kind = execute(url, f"SELECT relpersistence::text FROM pg_class WHERE oid = '{schema}.holders'::regclass")
+    kind = look(url, "SELECT relpersistence::text FROM pg_class WHERE oid = '{0}.holders'::regclass")
     assert kind == [("u",)]
 
 
@@ -88,3 +88,34 @@ def test_an_act_waits_for_no_running_job_that_it_leaves_alone(make, url, name):
         assert 1 in {job_id for ids in changed.refused.values() for job_id in ids}
         db.commit()
     assert q.terminal_of(1) is Terminal.ACKED
+
+
+def test_retention_waits_for_nobody_who_holds_what_it_would_forget(make, url):
+    q = make()
+    q.enqueue_many(range(4))
+    for lease in q.deliver_many(4):
+        q.ack(lease)
+    q.configure(retention=Retention(succeeded=Keep(1, 3600.0)))
+    store = q._open().edge.store
+    with psycopg.connect(conninfo(url)) as db:
+        db.execute(f"SELECT FROM {schema_of(url)}.ended WHERE id = 1 FOR UPDATE")
+        assert store.prune() == {"succeeded": 2}
+        db.rollback()
+    assert store.prune() == {"succeeded": 1}
+    assert q.counts().acked == 1
+
+
+def test_differences_that_another_folds_in_just_then_are_left_to_it(make, url):
+    q = make()
+    store = q._open().edge.store
+    with psycopg.connect(conninfo(url)) as db:
+        for number in range(2):
+            q.enqueue(number, connection=db)
+            db.commit()
+        db.execute(f"DELETE FROM {schema_of(url)}.tallies WHERE shard IS NULL AND ctid = '(0,1)'")
+        store.prune()
+        db.rollback()
+    assert q.counts().ready == 2
+    store.prune()
+    assert q.counts().ready == 2
+    assert look(url, "SELECT count(*) FROM {0}.tallies WHERE shard IS NULL") == [(0,)]

@@ -17,7 +17,7 @@ import pytest
 from tests.contract.steps import FAIL, LOST, RELEASE, act, draft, end, put, put_one, take, take_one
 from tests.postgres.lockstep import Lockstep, Make, orders
 from ulak.core.job import FULL, OPEN, Dead, Done, Duplicate, Hold, Lease, Outcome
-from ulak.core.store import Cancel, Delete, Filter, Keep, Redrive, Reprioritise, Retention, Settings
+from ulak.core.store import Cancel, Change, Delete, Filter, Keep, Redrive, Reprioritise, Retention, Settings
 from ulak.storage.postgres import book, change
 from ulak.storage.postgres.place import place_of
 from ulak.storage.postgres.store import PostgresStore
@@ -263,6 +263,20 @@ def two_acks_beyond_what_is_kept(
     ], check
 
 
+def two_prunes_of_what_is_beyond(
+    store: PostgresStore, q: str
+) -> tuple[list[Make], Callable[[list[Any]], None]]:
+    put(store, *(draft() for _ in range(6)), queue=q)
+    store.settle([(lease, Done()) for lease in take(store, 6, queue=q)])
+    store.configure(q, Change(retention=Retention(succeeded=Keep(4, 3600.0))))
+
+    def check(answers: list[Any]) -> None:
+        assert sum(answer.get("succeeded", 0) for answer in answers) == 2
+        assert store.counts([q])[q].acked == 4
+
+    return [change.prune, change.prune], check
+
+
 def a_prune_beside_acks(store: PostgresStore, q: str) -> tuple[list[Make], Callable[[list[Any]], None]]:
     put(store, draft(), draft(expires_s=0.0), draft(idempotency_key="i"), queue=q)
     leases: list[Lease] = take(store, 5, queue=q)
@@ -298,6 +312,7 @@ CASES: dict[str, Case] = {
     "a new priority and a failure": an_operator(Reprioritise(3), FAIL),
     "two ticks": two_ticks,
     "acks beyond what is kept": two_acks_beyond_what_is_kept,
+    "two prunes": two_prunes_of_what_is_beyond,
     "a prune and acks": a_prune_beside_acks,
 }
 

@@ -102,9 +102,11 @@ _OLD = (
 
 
 def prune(scene: Scene, *, limit: int = 1000) -> Step[Mapping[State, int]]:
-    """End what has expired, forget what retention does not keep, fold differences in."""
+    """End what has expired, forget what retention does not keep, fold differences in.
+
+    Whatever others hold is left to them, or to the next time.
+    """
     yield Execute(_KEYS, {**base(scene), "limit": limit})
-    yield from fold(scene)
     pruned: Counter[State] = Counter()
     rows = yield Execute(_LOOK, base(scene))
     for values in rows:
@@ -124,6 +126,8 @@ def prune(scene: Scene, *, limit: int = 1000) -> Step[Mapping[State, int]]:
             if left > 0 and at is not None and at <= now_at - keep.age_s:
                 pruned[STATES[number]] += yield from _forget_old(ledger, row, number, keep.age_s, left)
         yield from ledger.flush()
+    # Last, since it holds the tallies of all queues.
+    yield from fold(scene)
     return {state: number for state, number in pruned.items() if number}
 
 
@@ -139,7 +143,8 @@ def _forget_old(ledger: Ledger, row: QueueRow, number: int, age_s: float, limit:
 
 _NAMES = ", ".join(f'"{name}"' for name in COUNTERS)
 _FOLD = (
-    f"WITH loose AS (DELETE FROM tallies WHERE shard IS NULL RETURNING *) "
+    "WITH loose AS (DELETE FROM tallies WHERE ctid = ANY(ARRAY(SELECT ctid FROM tallies "
+    "WHERE shard IS NULL FOR UPDATE SKIP LOCKED)) RETURNING *) "
     f"INSERT INTO tallies (queue, shard, {_NAMES}) SELECT queue, %(shard)s::bigint, "
     + ", ".join(f'sum("{name}")' for name in COUNTERS)
     + " FROM loose GROUP BY queue ORDER BY queue ON CONFLICT (queue, shard) DO UPDATE SET "

@@ -79,14 +79,16 @@ _FORGET = {
     )
     for number in ENDED_NUMBERS
 }
-# The number beyond and the rows are of one snapshot: of two who do it at once, both find the same rows.
+# The number beyond and the rows are of one snapshot: of two who do it at once both find the same rows, and
+# one has them.
 _TRIM = {
     number: (
         "WITH beyond AS MATERIALIZED (SELECT greatest(0, least(%(limit)s::bigint, "
         f"(SELECT coalesce(sum({name}), 0) FROM tallies WHERE queue = %(queue)s::bigint) "
         f"- keep_{name}))::bigint AS number FROM queues WHERE id = %(queue)s::bigint), "
-        "gone AS (DELETE FROM ended WHERE id = ANY(ARRAY("
-        f"{_OLDEST.format(number=number, limit='(SELECT number FROM beyond)')})) RETURNING id), "
+        "gone AS (DELETE FROM ended WHERE id = ANY(ARRAY(SELECT id FROM ended WHERE id = ANY(ARRAY("
+        f"{_OLDEST.format(number=number, limit='(SELECT number FROM beyond)')})) "
+        "FOR UPDATE SKIP LOCKED)) RETURNING id), "
         f"{_FORGOTTEN.format(name=name)}"
     )
     for number, name in ((number, STATES[number].value) for number in ENDED_NUMBERS)
