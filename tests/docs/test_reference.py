@@ -81,7 +81,8 @@ COMMANDS = [
     *("work", "schedules", "enqueue", "counts", "ls", "show", "tail"),
     *("retry", "cancel", "rm", "reprioritise"),
     *("dead ls", "dead show", "dead retry", "dead drop", "dead edit", "dead export", "dead import"),
-    *("pause", "resume", "queue set", "workers", "prune", "doctor", "health", "config", "demo", "bench"),
+    *("pause", "resume", "queue set", "workers", "prune", "migrate", "doctor"),
+    *("health", "config", "demo", "bench"),
 ]
 SHARED = {"-h", "--help", "-u", "--url", "--json", "-v", "--verbose"}
 

@@ -15,7 +15,7 @@ from tests.support.postgres import execute, fresh_url
 from tests.support.waiting import eventually
 from ulak import Queue, SchemaError, StorageUnavailable
 from ulak.local import server_of
-from ulak.storage.postgres.schema import VERSION
+from ulak.storage.postgres.halves import newest
 from ulak.storage.postgres.store import PostgresStore
 
 
@@ -54,10 +54,10 @@ def test_what_is_there_is_opened_as_it_is(url):
 def test_a_newer_schema_is_refused_and_left_alone(url):
     with Queue(url, QUEUE) as q:
         q.enqueue("there")
-    execute(url, f"UPDATE {schema_of(url)}.store SET version = {VERSION + 1}")
+    execute(url, f"UPDATE {schema_of(url)}.store SET version = {newest() + 1}")
     with pytest.raises(SchemaError, match="update ulak"):
         Queue(url, QUEUE).counts()
-    assert execute(url, f"SELECT version FROM {schema_of(url)}.store") == [(VERSION + 1,)]
+    assert execute(url, f"SELECT version FROM {schema_of(url)}.store") == [(newest() + 1,)]
 
 
 def test_a_schema_of_somebody_elses_is_refused_and_left_alone(url):

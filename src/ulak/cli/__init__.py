@@ -33,6 +33,7 @@ MODULES = {
     "dead": "dead",
     **dict.fromkeys(("retry", "cancel", "rm", "reprioritise", "pause", "resume", "queue"), "steer"),
     "prune": "prune",
+    "migrate": "migrate",
     "doctor": "doctor",
     "health": "health",
     "config": "settings",

@@ -82,7 +82,7 @@ def _examined(target: Target, args: argparse.Namespace) -> list[Part]:
 
         parts += examine_server(server_of(target.url))
         # Where the schema is not there, opening says so.
-        if parts[-1].name == "server" or parts[-1].values.get("version"):
+        if parts[-1].name in ("server", "grants") or parts[-1].values.get("version"):
             return parts
     try:
         with opened_at(target) as edge:

@@ -13,9 +13,11 @@ from ulak.errors import UlakError
 from ulak.storage.postgres.asks import Execute
 from ulak.storage.postgres.attempt import Attempt
 from ulak.storage.postgres.faults import explained
+from ulak.storage.postgres.grants import missing as missing_grants
+from ulak.storage.postgres.halves import Half, newest
 from ulak.storage.postgres.link import Session
 from ulak.storage.postgres.place import Place
-from ulak.storage.postgres.schema import VERSION, version_of
+from ulak.storage.postgres.schema import found_in
 
 OLD_S = 60.0
 """A transaction that has been open for so long keeps what jobs leave behind from being cleared away."""
@@ -48,8 +50,8 @@ def _checks(session: Session, place: Place) -> Iterator[Part]:
     checks: dict[str, Callable[[], Part]] = {
         "server": lambda: server_part(rows, session),
         "durability": lambda: durability_part(rows),
+        "grants": lambda: grants_part(session, place),
         "schema": lambda: schema_part(session, place),
-        "grants": lambda: grants_part(rows),
         "clock": lambda: clock_part(rows),
         "sessions": lambda: sessions_part(rows),
         "transaction": lambda: transactions_part(rows),
@@ -63,7 +65,7 @@ def _checks(session: Session, place: Place) -> Iterator[Part]:
         except psycopg.Error as error:
             part = Part(name, "cannot be read", {}, (finding_of(explained(error, str(place))),))
         yield part
-        if name == "schema" and part.findings:
+        if name in ("grants", "schema") and any(found.is_problem for found in part.findings):
             return
 
 
@@ -120,39 +122,41 @@ def durability_part(rows: Rows) -> Part:
 
 def schema_part(session: Session, place: Place) -> Part:
     """Whether the store is there, and of which version."""
-    version = session.drive(Attempt(version_of(place), session.begin, is_proxied=True).work())
-    values = {"schema": place.schema, "version": version, "known": VERSION}
-    if version == VERSION:
-        return Part("schema", f"{place.schema!r}, version {version}, as this ulak has it", values)
-    if version == 0:
-        found = Finding(
+    found = session.drive(Attempt(found_in(place), session.begin, is_proxied=True).work())
+    last = newest()
+    values = {"schema": place.schema, "version": found.prepared, "known": last}
+    if not found.is_there:
+        finding = Finding(
             f"there is no store in schema {place.schema!r}",
-            "whoever enqueues first makes it, or ulak work module:app; or correct the URL's schema=",
+            "ulak migrate makes it, or whoever enqueues first; or correct the URL's schema=",
         )
-    else:
-        found = Finding(
-            f"schema {place.schema!r} has version {version}, and this ulak works with {VERSION}",
-            "a worker of this version brings it up to date when it starts: ulak work module:app",
+        return Part("schema", finding.what, values, (finding,))
+    if found.is_behind:
+        finding = Finding(
+            f"schema {place.schema!r} has version {found.prepared}, and this ulak works with {last}",
+            "ulak migrate brings it up to date; a worker of this version does so too when it starts",
         )
-    return Part("schema", found.what, values, (found,))
+        return Part("schema", finding.what, values, (finding,))
+    text = f"{place.schema!r}, version {found.prepared}"
+    if not (after := found.pending(Half.AFTER)):
+        return Part("schema", f"{text}, as this ulak has it", values)
+    finding = Finding(
+        f"the half of migration {after[0].number} that comes after the deploy has not been done",
+        "once no program of an older version runs: ulak migrate --after",
+        is_problem=False,
+    )
+    return Part("schema", text, values, (finding,))
 
 
-def grants_part(rows: Rows) -> Part:
-    """Whether this user may do what workers do."""
-    missing = [
-        f"{right} on {table}"
-        for table, right in rows(
-            "SELECT t.tablename, r FROM pg_tables t, "
-            "unnest(ARRAY['SELECT', 'INSERT', 'UPDATE', 'DELETE']) AS r "
-            "WHERE t.schemaname = current_schema() AND t.tablename <> 'store' "
-            "AND NOT has_table_privilege(format('%%I.%%I', t.schemaname, t.tablename), r) ORDER BY 1, 2"
-        )
-    ]
+def grants_part(session: Session, place: Place) -> Part:
+    """Whether this user may do what programs of ulak do."""
+    work = Attempt(missing_grants(place.schema), session.begin, is_proxied=session.is_proxied).work()
+    missing = list(session.drive(work))
     if not missing:
         return Part("grants", "this user may do what workers do", {"missing": missing})
     found = Finding(
-        f"this user lacks {', '.join(missing[:4])}{' and more' if len(missing) > 4 else ''}",
-        "grant it, or name the owner of the schema in the URL",
+        f"this user lacks {', '.join(missing[:4])}{f' and {len(missing) - 4} more' if missing[4:] else ''}",
+        "have the schema's owner run what ulak migrate --grants ROLE prints, or connect as the owner",
     )
     return Part("grants", "something is missing", {"missing": missing}, (found,))
 

@@ -66,12 +66,12 @@ def explained(error: psycopg.Error, place: str, *, is_unknown: bool = False) -> 
     if state in _SCHEMA:
         return SchemaError(
             f"{place} has no store of this version ({_name(error)}); nothing was changed\n"
-            f"  open it with a program of this version first, or correct the URL's schema="
+            f"  ulak migrate makes it, or correct the URL's schema="
         )
     if state == _DENIED:
         return StorageUnavailable(
             f"this user may not do that in {place}; nothing was changed\n"
-            f"  grant it what the store's owner may, or connect as the owner"
+            f"  its owner runs ulak migrate, and what ulak migrate --grants prints; see ulak doctor"
         )
     return StorageUnavailable(f"{place} refused a statement of ulak ({_name(error)}); nothing was changed")
 

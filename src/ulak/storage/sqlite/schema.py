@@ -78,7 +78,7 @@ def check_current(db: sqlite3.Connection, path: str) -> int:
     if 0 < version < VERSION:
         raise SchemaError(
             f'"{path}" has schema {version}, and this ulak works with {VERSION}\n'
-            f"  a worker of this version brings it up to date when it starts: ulak work module:app"
+            f"  bring it up to date: ulak migrate; a worker of this version does so too when it starts"
         )
     return version
 

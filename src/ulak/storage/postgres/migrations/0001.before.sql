@@ -1,11 +1,13 @@
 -- The first schema. What the numbers mean stands in ulak/storage/stored.py. Text that anybody may choose is bytea:
 -- a text column holds no NUL, and no more than the database's encoding knows.
 
--- One row. version: the number of the last migration.
+-- One row. prepared: the number of the last migration; programs that know more wait for it. version: of the last
+-- one whose half after the deploy is done too; programs that know less are refused.
 CREATE TABLE store (
     uid text NOT NULL,
     epoch bigint NOT NULL,
-    version integer NOT NULL
+    version integer NOT NULL,
+    prepared integer NOT NULL
 );
 
 -- Who takes room of a queue with a capacity locks its row; nothing else that jobs go through touches it.
@@ -40,6 +42,7 @@ CREATE TABLE jobs (
     expires_at float8,
     ended_at float8,
     holder bigint,
+    claim bigint,
     started_at float8,
     lease_s float8,
     lease_end float8,
