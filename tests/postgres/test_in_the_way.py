@@ -9,9 +9,10 @@ import pytest
 
 from tests.postgres.roles import look, schema_of
 from tests.support.postgres import conninfo
-from ulak import QueueFull, StorageBusy, Terminal
+from ulak import Outcome, QueueFull, StorageBusy, Terminal
 from ulak.core.job import FULL, Draft
 from ulak.core.store import Filter, Fired, Keep, Retention
+from ulak.storage.postgres.change import LOOSE_MAX
 
 psycopg = pytest.importorskip("psycopg")
 
@@ -119,3 +120,52 @@ def test_differences_that_another_folds_in_just_then_are_left_to_it(make, url):
     store.prune()
     assert q.counts().ready == 2
     assert look(url, "SELECT count(*) FROM {0}.tallies WHERE shard IS NULL") == [(0,)]
+
+
+def loose(url: str) -> int:
+    """How many differences of callers' transactions lie there."""
+    ((number,),) = look(url, "SELECT count(*) FROM {0}.tallies WHERE shard IS NULL")
+    return number
+
+
+@pytest.mark.parametrize("is_bounded", [False, True])
+def test_differences_do_not_pile_up_where_no_worker_folds_them_in(make, url, is_bounded):
+    q = make(capacity=1_000 if is_bounded else None)
+    with psycopg.connect(conninfo(url)) as db, psycopg.connect(conninfo(url)) as other:
+        for number in range(250):
+            q.enqueue(number, connection=db)
+            db.commit()
+        assert loose(url) <= LOOSE_MAX + 2
+        for lease in q.deliver_many(250):
+            q.ack(lease, connection=db)
+            db.commit()
+        assert loose(url) <= LOOSE_MAX + 2
+        # Who holds them together in an open transaction is in nobody's way.
+        while loose(url) <= LOOSE_MAX:
+            q.enqueue("more", connection=other)
+            other.commit()
+        before = q.counts().ready
+        q.enqueue("open", connection=db)
+        lease = q.deliver()
+        if not is_bounded:
+            q.enqueue("beside", connection=other)
+            other.commit()
+        assert q.ack(lease) is Outcome.OK
+        db.rollback()
+    assert q.counts().ready == before - is_bounded
+    assert q.counts().acked == 251
+
+
+def test_a_transaction_of_one_snapshot_leaves_differences_to_others(make, url):
+    q = make()
+    with psycopg.connect(conninfo(url)) as db, psycopg.connect(conninfo(url)) as other:
+        for _ in range(LOOSE_MAX + 1):
+            q.enqueue("x", connection=db)
+            db.commit()
+        other.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
+        other.execute("SELECT 1")
+        q.enqueue("x", connection=db)
+        db.commit()
+        q.enqueue("x", connection=other)
+        other.commit()
+    assert q.counts().ready == LOOSE_MAX + 3

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
 
 from tests.contract.steps import LOST, end, put_one
 from tests.postgres.roles import look
+from tests.support.postgres import execute, own_server
 from tests.support.waiting import eventually
 from ulak.core.job import Done, Lease, Outcome
 from ulak.storage.postgres import book
 from ulak.storage.postgres.asks import Execute, Scene, Step
+from ulak.storage.postgres.others import LOOK_S
 from ulak.storage.postgres.place import place_of
 from ulak.storage.postgres.presence import Presence
 from ulak.storage.postgres.store import PostgresStore
@@ -97,9 +100,71 @@ def test_who_has_signed_since_a_look_is_not_noted_as_absent_by_it(store, presenc
     here = "database = (SELECT oid FROM pg_database WHERE datname = current_database())"
     eventually(lambda: not look(url, f"SELECT 1 FROM pg_locks WHERE locktype = 'advisory' AND {here}"))
     presence.take()
-    noting = looking.send([(row[0], True, *row[2:])])
+    noting = looking.send([(row[0], True, *row[2:])])  # as if that had been so then
     store.run(lambda _: _asked(noting))
     assert look(url, "SELECT absent_since FROM {0}.holders") == [(None,)]
+
+
+NOW = "pg_postmaster_start_time()"
+
+
+def sign(url: str, *, number: int = 1, started: str = NOW, ago_s: float = 0.0) -> None:
+    """Others have signed, on a server that was started so, so long ago; nobody knows whether they live."""
+    look(
+        url,
+        "INSERT INTO {0}.holders SELECT nextval('{0}.holder_ids'), "
+        f"{started}, extract(epoch FROM now()) - {ago_s} FROM generate_series(1, {number})",
+    )
+
+
+def test_of_many_processes_each_looks_less_often(store, url):
+    store.ended(["q"], 1)
+    assert store.horizon(["q"]) is None
+    sign(url, number=160)
+    store.others._looked_at = 0.0
+    store.ended(["q"], 1)
+    assert store.horizon(["q"]) == pytest.approx(10 * LOOK_S)
+
+
+def test_nobody_looks_for_those_of_whom_no_lock_tells(store, url):
+    sign(url, started="'-infinity'")
+    sign(url, started=f"{NOW} - interval '1 h'")
+    store.ended(["q"], 1)
+    assert store.horizon(["q"]) is None
+
+
+def test_who_can_be_seen_neither_to_live_nor_to_be_gone_is_forgotten_after_a_day(store, url):
+    day_s = 25 * 3600.0
+    for started in ("'-infinity'", f"{NOW} - interval '1 h'"):
+        sign(url, started=started, ago_s=day_s)
+    sign(url, started="'-infinity'", ago_s=day_s)
+    look(url, "INSERT INTO {0}.workers VALUES ('dead', '{{}}', 1.0, 1)")
+    look(url, "INSERT INTO {0}.workers VALUES ('alive', '{{}}', extract(epoch FROM now()), 3)")
+    sign(url, started="'-infinity'")
+    store.prune()
+    assert look(url, "SELECT id FROM {0}.holders ORDER BY id") == [(3,), (4,)]
+    assert [worker.worker for worker in store.workers()] == ["alive"]
+
+
+def test_a_beat_waits_for_no_disk_and_no_standby():
+    with own_server(durable=True) as server, ThreadPoolExecutor(2) as threads:
+        store = PostgresStore(place_of(server.url))
+        store.open()
+        try:
+            execute(server.url, "ALTER SYSTEM SET synchronous_standby_names = 'nobody'")
+            execute(server.url, "SELECT pg_reload_conf()")
+            added = threads.submit(put_one, store, queue="q")
+            waits = "SELECT 1 FROM pg_stat_activity WHERE wait_event = 'SyncRep'"
+            eventually(lambda: added.done() or execute(server.url, waits))
+            beat = threads.submit(store.beat, "w", {"queues": "q"})
+            beat.result(timeout=20)
+            assert not added.done()
+        finally:
+            execute(server.url, "ALTER SYSTEM RESET synchronous_standby_names")
+            execute(server.url, "SELECT pg_reload_conf()")
+        assert added.result() > 0
+        assert [worker.worker for worker in store.workers()] == ["w"]
+        store.close()
 
 
 def _asked(ask: Execute) -> Step[Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import msgspec
@@ -20,7 +20,7 @@ from ulak.storage.postgres.records import CLOCK, NOW_AT, base, bytes_of
 from ulak.storage.postgres.turns import HAS_OVER
 from ulak.storage.stored import COUNTERS, STATES, QueueRow
 
-__all__ = ["amend", "beat", "configure", "declare", "depart", "fire", "fold", "prune"]
+__all__ = ["amend", "beat", "configure", "declare", "depart", "fire", "fold", "gather", "prune"]
 
 _TICK = (
     "WITH was AS (SELECT last_tick FROM schedules WHERE name = %(schedule)s::text), "
@@ -58,9 +58,11 @@ def fire(
     return answer
 
 
+# It need not be on the disk, nor on a standby: there is another soon.
 _BEAT = (
     f"WITH {CLOCK} INSERT INTO workers (name, info, seen_at, holder) "
     f"SELECT %(name)s::bytea, %(info)s::bytea, {NOW_AT}, %(holder)s::bigint "
+    "WHERE set_config('synchronous_commit', 'off', true) IS NOT NULL "
     "ON CONFLICT (name) DO UPDATE "
     "SET info = excluded.info, seen_at = excluded.seen_at, holder = excluded.holder"
 )
@@ -142,17 +144,41 @@ def _forget_old(ledger: Ledger, row: QueueRow, number: int, age_s: float, limit:
 
 
 _NAMES = ", ".join(f'"{name}"' for name in COUNTERS)
-_FOLD = (
-    "WITH loose AS (DELETE FROM tallies WHERE ctid = ANY(ARRAY(SELECT ctid FROM tallies "
-    "WHERE shard IS NULL FOR UPDATE SKIP LOCKED)) RETURNING *) "
-    f"INSERT INTO tallies (queue, shard, {_NAMES}) SELECT queue, %(shard)s::bigint, "
-    + ", ".join(f'sum("{name}")' for name in COUNTERS)
-    + " FROM loose GROUP BY queue ORDER BY queue ON CONFLICT (queue, shard) DO UPDATE SET "
-    + ", ".join(f'"{name}" = tallies."{name}" + excluded."{name}"' for name in COUNTERS)
+
+
+def _folding(which: str) -> str:
+    return (
+        "WITH loose AS (DELETE FROM tallies WHERE ctid = ANY(ARRAY(SELECT ctid FROM tallies "
+        f"WHERE {which} AND shard IS NULL FOR UPDATE SKIP LOCKED)) RETURNING *) "
+        f"INSERT INTO tallies (queue, shard, {_NAMES}) SELECT queue, %(shard)s::bigint, "
+        + ", ".join(f'sum("{name}")' for name in COUNTERS)
+        + " FROM loose GROUP BY queue ORDER BY queue ON CONFLICT (queue, shard) DO UPDATE SET "
+        + ", ".join(f'"{name}" = tallies."{name}" + excluded."{name}"' for name in COUNTERS)
+    )
+
+
+LOOSE_MAX = 100
+"""So many differences of a queue lie there before a caller's transaction adds them up."""
+
+_LOOSE = "queue = ANY(ARRAY(SELECT id FROM queues WHERE name = ANY(%(queues)s::text[])))"
+# What a transaction of one snapshot does not see to be gone already it cannot take away.
+ARE_MANY = (
+    "(SELECT current_setting('transaction_isolation') = 'read committed' AND (SELECT count(*) "
+    f"FROM (SELECT 1 FROM tallies WHERE {_LOOSE} AND shard IS NULL LIMIT {LOOSE_MAX + 1}) AS several) "
+    f"> {LOOSE_MAX})"
 )
+_FOLD, _GATHER = _folding("true"), _folding(f"{_LOOSE} AND {ARE_MANY}")
 
 
 def fold(scene: Scene) -> Step[None]:
     """Add the differences that callers' transactions have left to this process's tallies."""
     if scene.shard is not None:
         yield Execute(_FOLD, base(scene), alone=True)
+
+
+def gather(scene: Scene, queues: Iterable[str]) -> Step[None]:
+    """In a caller's transaction: make one of the differences that others have left, where they are many.
+
+    Where no worker folds them in, whoever sums up these queues would have more to do each time.
+    """
+    yield Execute(_GATHER, {**base(scene), "queues": sorted(set(queues))})

@@ -16,9 +16,9 @@ from psycopg.rows import tuple_row
 from psycopg.types import numeric, string
 
 from ulak.core.job import Draft, Full
-from ulak.core.store import Until
+from ulak.core.store import Settled, Settlement, Until
 from ulak.errors import ArgumentError, StorageBusy
-from ulak.storage.postgres import enqueue
+from ulak.storage.postgres import book, change, enqueue
 from ulak.storage.postgres.asks import Execute, Rows, Scene, Step
 from ulak.storage.postgres.bell import ring
 from ulak.storage.postgres.faults import AGAIN, UNIQUE, explained
@@ -38,9 +38,10 @@ WITH was AS MATERIALIZED (
 SELECT path, patience, set_config('search_path', %s, true), set_config('lock_timeout', %s, true)
 FROM was
 """
-_IS_BLIND = (
+_BEFORE = (
     "SELECT current_setting('transaction_isolation') <> 'read committed' "
-    "AND EXISTS (SELECT FROM queues WHERE name = %s::text AND capacity IS NOT NULL)"
+    "AND EXISTS (SELECT FROM queues WHERE name = ANY(%(queues)s::text[]) AND capacity IS NOT NULL), "
+    f"{change.ARE_MANY}"
 )
 _SET_BACK = "SELECT set_config('search_path', %s, true), set_config('lock_timeout', %s, true)"
 
@@ -98,13 +99,21 @@ def add(
     scene: Scene, queue: str, drafts: Sequence[Draft], *, known_only: bool = False
 ) -> Step[list[int] | Full]:
     """Store jobs. Raises ArgumentError where the transaction does not see who has taken room meanwhile."""
-    ((is_blind,),) = yield Execute(_IS_BLIND, (queue,))
+    ((is_blind, are_many),) = yield Execute(_BEFORE, {"queues": [queue]})
     if is_blind:
         raise ArgumentError(
             f"queue {queue!r} has a capacity, and connection= is in a transaction that sees nothing newer\n"
             f"  begin it as READ COMMITTED, or enqueue outside of it"
         )
+    if are_many:
+        yield from change.gather(scene, [queue])
     return (yield from enqueue.add(scene, queue, drafts, known_only=known_only))
+
+
+def settle(scene: Scene, settlements: Sequence[Settlement]) -> Step[list[Settled]]:
+    """Apply verdicts, one answer per settlement."""
+    yield from change.gather(scene, (lease.work.spec.queue for lease, _ in settlements))
+    return (yield from book.settle(scene, settlements))
 
 
 def _check_same(place: Place, *, is_same: bool) -> None:

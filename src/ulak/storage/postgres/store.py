@@ -33,7 +33,6 @@ from ulak.storage.postgres import book, change, joined, looks, own, past
 from ulak.storage.postgres.asks import Scene, Step
 from ulak.storage.postgres.engine import Engine, Plan, look, planned, step
 from ulak.storage.postgres.listen import HeardLine
-from ulak.storage.postgres.others import LOOK_S
 
 POLL_S = 1.0
 
@@ -139,7 +138,7 @@ class PostgresStore(Engine):
         """Apply verdicts, one answer per settlement."""
         if connection is None:
             return self._settle(settlements)
-        return self._join(connection, lambda scene: book.settle(scene, settlements))
+        return self._join(connection, lambda scene: joined.settle(scene, settlements))
 
     @planned
     def _settle(self, settlements: Sequence[Settlement]) -> Plan[list[Settled]]:
@@ -205,7 +204,7 @@ class PostgresStore(Engine):
         """Seconds until time alone makes a job claimable."""
         horizon_s = yield from look(lambda scene: book.horizon(scene, queues))
         if self.others.any:
-            return LOOK_S if horizon_s is None else min(horizon_s, LOOK_S)
+            return self.others.look_s if horizon_s is None else min(horizon_s, self.others.look_s)
         return horizon_s
 
     @planned
@@ -343,4 +342,4 @@ def _configured(scene: Scene, queue: str, wanted: Change) -> Step[Settings]:
 
 
 _PLANS = {"add": "_add", "settle": "_settle"}
-_JOINED: Mapping[str, Callable[..., Step[Any]]] = {"add": joined.add, "settle": book.settle}
+_JOINED: Mapping[str, Callable[..., Step[Any]]] = {"add": joined.add, "settle": joined.settle}
