@@ -57,7 +57,10 @@ def explained(error: psycopg.Error, place: str, *, is_unknown: bool = False) -> 
             f"  look for a transaction that is kept open there, then try again"
         )
     if state in _FULL:
-        return StorageFull(f"{place} has no space left ({_name(error)}); nothing was changed")
+        return StorageFull(
+            f"{place} has no space left ({_name(error)}); nothing was changed\n"
+            f"  make room on the server's disk; workers go on by themselves then"
+        )
     if state == _READ_ONLY:
         return StorageUnavailable(
             f"{place} takes no writes; nothing was changed\n"
