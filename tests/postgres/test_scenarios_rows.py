@@ -48,7 +48,25 @@ def strangers(url: str) -> None:
     look(url, "CREATE TABLE {0}.jobs (id int)")
 
 
-REFUSED = {newer: "has schema 99, which is newer", strangers: "holds no store"}
+def strangers_store(url: str) -> None:
+    """A schema in which something else is called as the store's own table."""
+    look(url, "CREATE SCHEMA {0}")
+    look(url, "CREATE TABLE {0}.store (id int, version text)")
+
+
+def without_data(url: str) -> None:
+    """A store that was restored without what was in it."""
+    with Queue(url, QUEUE) as q:
+        q.enqueue("lost")
+    look(url, "TRUNCATE {0}.store")
+
+
+REFUSED = {
+    newer: "has schema 99, which is newer",
+    strangers: "holds no store",
+    strangers_store: "holds no store",
+    without_data: "says nothing of itself",
+}
 
 
 @pytest.mark.parametrize("make_schema", REFUSED, ids=lambda make: make.__name__)

@@ -26,7 +26,8 @@ Begun: TypeAlias = tuple[Any, ...]
 _BEGUN = "SELECT uid, epoch, extract(epoch FROM clock_timestamp())::float8 FROM store"
 # Asked of the catalogue itself: what looks names up may not have heard yet of what another has just made.
 _TABLE = (
-    "SELECT (SELECT oid FROM pg_class WHERE relnamespace = named.oid AND relname = 'store'), named.oid "
+    "SELECT (SELECT c.oid FROM pg_class c WHERE relnamespace = named.oid AND relname = 'store' "
+    "AND EXISTS (SELECT FROM pg_attribute WHERE attrelid = c.oid AND attname = 'uid')), named.oid "
     "FROM (SELECT 1) AS always LEFT JOIN pg_namespace named ON named.nspname = %s"
 )
 
@@ -81,7 +82,13 @@ def found_in(place: Place) -> Generator[Execute, Rows, Found]:
     # By its whole name: a schema that this user may not use is refused then, and not taken for an empty one.
     name = sql.Identifier(place.schema, "store")
     text = sql.SQL("SELECT version, prepared FROM {}").format(name).as_string()
-    ((version, prepared),) = yield Execute(text, alone=True)
+    rows = yield Execute(text, alone=True)
+    if not rows:
+        raise SchemaError(
+            f"the store in {place} says nothing of itself, as one without its data; nothing was done\n"
+            f"  restore the data too, or drop the schema {place.schema!r} to have a new one made"
+        )
+    ((version, prepared),) = rows
     if version > newest():
         raise SchemaError(
             f"{place} has schema {version}, which is newer than {newest()}, the newest this ulak knows\n"
