@@ -1,4 +1,4 @@
-"""The contract's state machine, much longer than in the suite: `contract [EXAMPLES]`."""
+"""The contract's state machine and seeded runs, many more than in the suite: `contract [EXAMPLES]`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ EXAMPLES = 1000
 def main() -> int:
     examples = sys.argv[1] if len(sys.argv) > 1 else str(EXAMPLES)
     print(f"contract: {examples} examples for each storage", flush=True)
-    command = [sys.executable, "-m", "pytest", "-q", "--timeout=3600", "tests/contract/test_machine.py"]
+    files = [f"tests/contract/{name}.py" for name in ("test_machine", "test_parity_properties")]
+    command = [sys.executable, "-m", "pytest", "-q", "-n", "2", "--timeout=3600", *files]
     return subprocess.run(command, env=os.environ | {"ULAK_EXAMPLES": examples}, check=False).returncode
 
 

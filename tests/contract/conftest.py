@@ -1,8 +1,10 @@
 """The storages that must keep the contract: each test of this folder that asks for `store` or `kind` runs on
 every one of them, unchanged. A new storage is one more entry in `KINDS`.
 
-ULAK_STORAGES=memory,... narrows the choice while developing. A storage that cannot be reached is skipped with
-its reason, except where CI is set: there it is an error, so that nothing is ever silently left untested.
+ULAK_STORAGES=memory,... narrows the choice while developing. ULAK_EXAMPLES says how many runs that are drawn
+are made on each; without it a storage behind a wire, where a run takes longer, has a part of them. One that
+cannot be reached is skipped with its reason, except where CI is set: there it is an error, so that nothing is
+ever silently left untested.
 """
 
 from __future__ import annotations
@@ -30,6 +32,7 @@ from ulak.testing import ManualClock
 _numbers = itertools.count(1)
 
 FILES_MAX = 40
+EXAMPLES = 200
 
 
 @dataclass(frozen=True)
@@ -40,6 +43,7 @@ class StorageKind:
     url: where `Queue` finds a fresh, empty store that several handles can share.
     capabilities: what the store must declare.
     unreachable: why the storage cannot be used on this machine; None if it can.
+    part: which part of the runs that are drawn is made on it here; a campaign makes them all.
     """
 
     name: str
@@ -47,6 +51,12 @@ class StorageKind:
     url: Callable[[], str]
     capabilities: Capabilities
     unreachable: Callable[[], str | None] = lambda: None
+    part: float = 1.0
+
+    @property
+    def examples(self) -> int:
+        """How many runs of a kind that is drawn are made on it."""
+        return int(os.environ.get("ULAK_EXAMPLES", EXAMPLES * self.part))
 
 
 @functools.cache
@@ -110,6 +120,7 @@ KINDS = (
             durable=True, immediate=False, processes=True, transactions=True, poll_s=1.0
         ),
         unreachable=postgres.unreachable,
+        part=0.25,
     ),
 )
 

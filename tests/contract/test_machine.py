@@ -5,7 +5,6 @@ ULAK_EXAMPLES sets how many runs it makes on each storage; a failure prints how 
 
 from __future__ import annotations
 
-import os
 import threading
 from collections import Counter
 from collections.abc import Sequence
@@ -33,7 +32,6 @@ from ulak.core.store import Act, Change, Filter, Fired, Redrive, Settings, Tasks
 from ulak.errors import ArgumentError
 from ulak.testing import ManualClock
 
-EXAMPLES = int(os.environ.get("ULAK_EXAMPLES", "200"))
 STEPS = 40
 RECENT = 8
 
@@ -462,7 +460,7 @@ def test_every_answer_and_every_record_is_what_the_model_says(kind: StorageKind)
     run_state_machine_as_test(
         lambda: StorageMachine(kind),
         settings=settings(
-            max_examples=EXAMPLES,
+            max_examples=kind.examples,
             stateful_step_count=STEPS,
             deadline=None,
             print_blob=True,
