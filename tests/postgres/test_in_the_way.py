@@ -169,3 +169,18 @@ def test_a_transaction_of_one_snapshot_leaves_differences_to_others(make, url):
         q.enqueue("x", connection=other)
         other.commit()
     assert q.counts().ready == LOOSE_MAX + 3
+
+
+def test_an_operator_waits_for_no_caller_who_takes_room(make, url):
+    q = make(capacity=2)
+    with psycopg.connect(conninfo(url)) as db, psycopg.connect(conninfo(url)) as other:
+        q.enqueue("open", connection=db)
+        q.pause()
+        q.resume()
+        q.configure(capacity=1)
+        with pytest.raises(StorageBusy):
+            q.enqueue("more", connection=other)
+        db.commit()
+    assert not q.try_enqueue("more")
+    q.configure(capacity=3)
+    assert q.try_enqueue("more")

@@ -91,7 +91,7 @@ def test_a_call_that_an_operator_cancels_is_busy_and_the_session_works_on(make, 
             told.append(error)
 
     with psycopg.connect(conninfo(url)) as other:
-        other.execute(f"SELECT FROM {url.rpartition('=')[2]}.queues FOR UPDATE")
+        q.enqueue("first", connection=other)
         calling = threading.Thread(target=enqueue)
         calling.start()
         eventually(lambda: sessions(url, "wait_event_type = 'Lock'"))
@@ -99,4 +99,4 @@ def test_a_call_that_an_operator_cancels_is_busy_and_the_session_works_on(make, 
         calling.join(WAIT_S)
     assert len(told) == 1
     assert q.enqueue("after") > 1
-    assert sorted(job.payload for job in q.jobs()) == ["after", "before"]
+    assert sorted(job.payload for job in q.jobs()) == ["after", "before", "first"]

@@ -27,7 +27,7 @@ from ulak.core.store import (
 from ulak.storage.postgres.asks import Execute, Rows, Scene, Step
 from ulak.storage.postgres.ledger import Ledger
 from ulak.storage.postgres.looks import condition
-from ulak.storage.postgres.queues import lock_rooms
+from ulak.storage.postgres.queues import take_rooms
 from ulak.storage.postgres.records import CLOCK, MOVED_COLUMNS, NOW_AT, base, moved
 from ulak.storage.stored import CANCELLED, HELD, INT_MAX, LEASED, READY, STATES
 
@@ -99,7 +99,7 @@ def amend(
         # Queues before jobs: who takes room has its queue first. Jobs that are still open may end meanwhile.
         found = yield Execute(_queues_of(wanted, ended_ones), params)
         known = {number for (number,) in found}
-        rooms = yield from lock_rooms(known)
+        rooms = yield from take_rooms(known)
     may_lease = rules.may(State.LEASED, _EVENT_OF[type(act)], force=force)
     by_id = not isinstance(which, Filter)
     rows = yield from _looked_at(wanted, ended_ones, params, by_id=by_id, may_lease=may_lease)

@@ -14,7 +14,7 @@ from ulak.errors import ArgumentError
 from ulak.storage.postgres.asks import ApartError, Execute, Rows, Scene, Step
 from ulak.storage.postgres.due import expire
 from ulak.storage.postgres.ledger import Ledger
-from ulak.storage.postgres.queues import made, queue_of
+from ulak.storage.postgres.queues import made, to_take_room
 from ulak.storage.postgres.records import CLOCK, NOW_AT, base, bytes_of, counted
 from ulak.storage.postgres.turns import HAS_OVER
 from ulak.storage.stored import SCHEDULED, QueueRow, text_of, to_json
@@ -255,8 +255,8 @@ def _add_with_care(
     ledger = Ledger(scene)
     row = yield from made(scene, queue, Settings())
     if row.capacity is not None:
-        # Its row before anything else: who has it may wait for the others, but not the other way round.
-        row = yield from queue_of(scene, row.id, is_locked=True)
+        # Before anything else: who takes room may wait for the others, but not the other way round.
+        row = yield from to_take_room(scene, row.id)
     yield from expire(ledger, row)
     keys = {name: [bytes_of(getattr(draft, name)) for draft in drafts] for name in _KEYS}
     asked = {f"{name}s": [key for key in found if key is not None] for name, found in keys.items()}

@@ -24,9 +24,17 @@ _SET = (
 )
 
 
-def queue_of(scene: Scene, queue_id: int, *, is_locked: bool = False) -> Step[QueueRow]:
-    """One queue by its number. is_locked: nobody else takes room of it until the transaction ends."""
-    ((*values,),) = yield Execute(f"{_FIND_ID} FOR UPDATE" if is_locked else _FIND_ID, (queue_id,))
+# As `has_room` does.
+_TAKE_ROOMS = (
+    "SELECT id, pg_advisory_xact_lock(tableoid::integer, id::integer)::text FROM (SELECT tableoid, id "
+    "FROM queues WHERE id = ANY(%s::bigint[]) AND capacity IS NOT NULL ORDER BY id) AS bounded"
+)
+
+
+def to_take_room(scene: Scene, queue_id: int) -> Step[QueueRow]:
+    """One queue by its number; nobody else takes room of it until the transaction ends."""
+    yield Execute(_TAKE_ROOMS, ([queue_id],))
+    ((*values,),) = yield Execute(_FIND_ID, (queue_id,))
     return QueueRow(*values)
 
 
@@ -60,10 +68,10 @@ def declare(scene: Scene, queue: str, settings: Settings) -> Step[Settings]:
 
 
 def configure(scene: Scene, queue: str, change: Change) -> Step[Settings]:
-    """Change a queue's settings."""
+    """Change a queue's settings. Who takes room of it meanwhile does so as it was."""
     row = yield from made(scene, queue, Settings())
-    row = yield from queue_of(scene, row.id, is_locked=True)
-    settings = change.apply(row.settings)
+    ((*values,),) = yield Execute(f"{_FIND_ID} FOR UPDATE", (row.id,))
+    settings = change.apply(QueueRow(*values).settings)
     yield Execute(_SET, (*_values(settings), row.id))
     ((still_open,),) = yield Execute(
         'SELECT coalesce(sum(entered - "left"), 0)::bigint FROM tallies WHERE queue = %s::bigint', (row.id,)
@@ -74,13 +82,9 @@ def configure(scene: Scene, queue: str, change: Change) -> Step[Settings]:
     return settings
 
 
-def lock_rooms(ids: Iterable[int]) -> Step[dict[int, int]]:
-    """Lock those of these queues that have a capacity; how much room each has left."""
-    found = yield Execute(
-        "SELECT id FROM queues WHERE id = ANY(%s::bigint[]) AND capacity IS NOT NULL ORDER BY id FOR UPDATE",
-        (sorted(ids),),
-    )
-    locked = [number for (number,) in found]
+def take_rooms(ids: Iterable[int]) -> Step[dict[int, int]]:
+    """How much room each of these queues that have a capacity has left; nobody else takes any of it."""
+    locked = [number for number, _ in (yield Execute(_TAKE_ROOMS, (sorted(ids),)))]
     # A statement of its own, so that it has seen all who had them before.
     rows = yield Execute(
         'SELECT q.id, q.capacity - coalesce((SELECT sum(entered - "left") FROM tallies '

@@ -10,7 +10,6 @@ CREATE TABLE store (
     prepared integer NOT NULL
 );
 
--- Who takes room of a queue with a capacity locks its row; nothing else that jobs go through touches it.
 -- keep_...: how many ended jobs are kept, as `retention` says, or its default.
 CREATE TABLE queues (
     id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
@@ -147,14 +146,15 @@ CREATE TABLE tallies (
     autovacuum_vacuum_cost_delay = 0
 );
 
--- Whether so many jobs more fit into a queue. Its row stays locked until the transaction ends; what is summed up
--- after that has seen all who had it before.
+-- Whether so many jobs more fit into a queue. Nobody else takes room of it until the transaction ends; what is
+-- summed up after that has seen all who did before. It is no lock on the queue's row: that can be changed meanwhile.
 CREATE FUNCTION has_room(of_queue bigint, wanted bigint) RETURNS boolean LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
     most bigint;
     taken bigint;
 BEGIN
-    SELECT capacity INTO most FROM queues WHERE id = of_queue FOR UPDATE;
+    PERFORM pg_advisory_xact_lock(tableoid::integer, id::integer) FROM queues WHERE id = of_queue;
+    SELECT capacity INTO most FROM queues WHERE id = of_queue;
     IF most IS NULL THEN
         RETURN true;
     END IF;
