@@ -8,7 +8,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
+import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -141,6 +143,30 @@ def test_T10_a_databases_defaults_change_nothing(default):
         assert ran == list(range(420))
         totals = q.counts().totals
         assert (totals.succeeded, totals.processed, len(ids) + len(later)) == (420, 420, 420)
+
+
+def test_T10_a_databases_limits_on_time_and_digits_are_not_for_our_sessions():
+    url = fresh_database()
+    name = execute(url, "SELECT current_database()")[0][0]
+    limits = ["statement_timeout TO '1s'", "extra_float_digits TO 0"]
+    if int(execute(url, "SHOW server_version_num")[0][0]) >= 140_000:
+        limits.append("idle_session_timeout TO '1s'")
+    for limit in limits:
+        execute(url, f"ALTER DATABASE {name} SET {limit}")
+    with Queue(url, QUEUE) as q, transaction(url) as other:
+        q.enqueue("x")
+        store = q._open().edge.store
+        store.fire("nightly", 0.1 + 0.2, q.name)
+        assert store.schedules() == {"nightly": 0.1 + 0.2}
+        before = set(sessions(url))
+        # It waits for longer than that, and so do the sessions that nobody uses meanwhile.
+        other.execute("LOCK TABLE ulak.queues")
+        with ThreadPoolExecutor(1) as threads:
+            waits = threads.submit(q.pause)
+            time.sleep(1.5)
+            other.rollback()
+            waits.result()
+        assert before <= set(sessions(url))
 
 
 # A proxy that hands out sessions by the transaction

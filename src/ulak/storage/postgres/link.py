@@ -47,6 +47,9 @@ _ALWAYS = {
     "default_transaction_isolation": "read committed",
     "default_transaction_read_only": "off",
     "lock_timeout": f"{LOCK_S:g}s",
+    "statement_timeout": "0",
+    # What is read as text is to be the number that was stored.
+    "extra_float_digits": "1",
     "jit": "off",
     # Every statement walks an index in its order, few rows at a time, however little or much there is now: so
     # it is planned once for a session. To plan one takes two to four times as long as to run it.
@@ -64,8 +67,13 @@ _ALWAYS = {
     "tcp_keepalives_count": "3",
     "tcp_user_timeout": "12000",
 }
-_SINCE_14 = {"client_connection_check_interval": "1s"}
-_SET = "SELECT set_config(name, value, false) FROM unnest(%s::text[], %s::text[]) AS wanted (name, value)"
+_SINCE_14 = {"client_connection_check_interval": "1s", "idle_session_timeout": "0"}
+_SINCE_17 = {"transaction_timeout": "0"}
+# Servers on other systems may refuse to look whether a client is gone.
+_SET = (
+    "SELECT set_config(name, value, false) FROM unnest(%s::text[], %s::text[]) AS wanted (name, value) "
+    "WHERE name <> 'client_connection_check_interval' OR version() LIKE '%%linux%%'"
+)
 
 IDLE = pq.TransactionStatus.IDLE
 
@@ -279,6 +287,8 @@ def _settings(db: Connection, place: Place, *, is_proxied: bool) -> Execute:
     wanted = {**_ALWAYS, "search_path": search_path(place.schema)}
     if db.info.server_version >= 140_000:
         wanted |= _SINCE_14
+    if db.info.server_version >= 170_000:
+        wanted |= _SINCE_17
     return Execute(_SET, (list(wanted), list(wanted.values())))
 
 
