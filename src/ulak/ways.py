@@ -167,14 +167,17 @@ def _rows(jobs: list[Any], specs: dict[str, Spec], now_at: float) -> list[Row] |
 
 
 class Quick(msgspec.Struct, frozen=True):
-    """Take a plain job, and finish one; each answers None, and has done nothing, where that does not go.
+    """Take a job, finish one, and put off one that has failed: each answers None, and has done nothing, where
+    that does not go.
 
-    is_empty: whether no other way would find a job either.
+    is_empty: whether no other way would find a job either. ready: where those wait for whom that is so.
     """
 
     take: direct.Take
     finish: direct.Finish
+    fail: direct.Fail
     is_empty: Callable[[], bool]
+    ready: WaitLine
 
 
 def quick_hands(store: Store, local: LocalQueue, *, worker: str, lease_s: float) -> Quick | None:
@@ -186,7 +189,9 @@ def quick_hands(store: Store, local: LocalQueue, *, worker: str, lease_s: float)
     return Quick(
         take=direct.deliver_way(store, shelf, grant, local, _nothing),
         finish=direct.ack_way(store, shelf, grant, _nothing),
+        fail=direct.fail_way(store, shelf, grant),
         is_empty=direct.empty_way(store, shelf),
+        ready=shelf.lines[Until.READY],
     )
 
 

@@ -108,14 +108,16 @@ SMALL = _by_name(
     Scope("short", 2, 2, 1, short=True, cancels=True, lost_replies=False, crashes=False),
     Scope("short, unsure", 1, 1, 2, short=True, exact=True),
     Scope("short, again", 1, 1, 1, short=True, refunds=1, cancels=True, redrives=1, crashes=False),
-    Scope("short, order", 4, 1, 1, (1, 0, 0, 1), short=True, general=False, refunds=1, **ORDERLY),
-    Scope("short, order, 2", 4, 1, 1, (1, 0, 0, 1), short=True, general=False, puts=2, refunds=1, **ORDERLY),
+    Scope("short, order", 4, 1, 1, (1, 0, 0, 1), short=True, refunds=1, **ORDERLY),
+    Scope("short, order, 2", 4, 1, 1, (1, 0, 0, 1), short=True, puts=2, refunds=1, **ORDERLY),
     Scope("short, clock", 2, 1, 1, short=True, general=False, clocked=True, grasp=2, exact=True, **ORDERLY),
     Scope(
         "short, due", 2, 1, 1, priorities=(1, 0), short=True, start_delays=(1.0, 0.0), pauses=True, **ORDERLY
     ),
     Scope("short, held", 2, 2, 1, (1, 0), short=True, strangers=1, tasks=("t", None), **ORDERLY),
     Scope("short, expiry", 2, 1, 1, short=True, expires_s=(1.0, None), lost_replies=False),
+    Scope("short, retry", 2, 2, 2, short=True, delays=(1.0,), cancels=True, **ORDERLY),
+    Scope("short, late", 2, 1, 2, short=True, delays=(1.0,), expires_s=(2.0, None), cancels=True, **ORDERLY),
     Scope("short, close", 2, 1, 1, short=True, producers=1, capacity=1, lost_replies=False),
     Scope(
         "short, batch", 2, 1, 1, short=True, grasp=2, puts=2, capacity=2, refunds=1, cancels=True, **ORDERLY

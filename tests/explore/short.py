@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from tests.explore.world import LEASE_S, QUEUE, World
-from ulak.core.job import Draft, Grant, Lease, Outcome, Spec
+from ulak.core.job import Draft, Grant, Lease, Outcome, Retry, Spec, State
 from ulak.storage import direct
 from ulak.storage.memory import MemoryStore
 from ulak.storage.row import Row
@@ -81,6 +81,13 @@ class Short:
         shelf, grant = self._store.shelf(QUEUE), self._grants[worker]
         outcome: Outcome = direct.ack_way(self._store, shelf, grant, otherwise)(lease)
         return outcome
+
+    def fail(self, worker: int, lease: Lease, verdict: Retry) -> State | None:
+        """Put off a job that has failed; None where the short way does not go."""
+        if not self._has_way:
+            return None
+        shelf, grant = self._store.shelf(QUEUE), self._grants[worker]
+        return direct.fail_way(self._store, shelf, grant)(lease, verdict)
 
     def finish_many(
         self, worker: int, leases: list[Lease], otherwise: Callable[[list[Lease]], list[Outcome]]

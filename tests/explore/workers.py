@@ -9,7 +9,7 @@ from tests.explore.short import Short
 from tests.explore.step import Claimed, End, Extended, Step
 from tests.explore.world import HOLDS, LEASE_S, QUEUE, QUEUES, UNSURE, UNSURE_WON, Grip, World
 from ulak.core import flows, rules
-from ulak.core.job import Cancelled, Cause, Dead, Done, Hold, Job, Lease, Outcome, State, Verdict
+from ulak.core.job import Cancelled, Cause, Dead, Done, Hold, Job, Lease, Outcome, Retry, State, Verdict
 from ulak.core.store import Settlement, Tasks
 from ulak.storage.drive import run
 
@@ -202,19 +202,32 @@ class AckAllShort(WorkerAction):
 
 
 class Nack(WorkerAction):
-    """A worker's attempt failed: by the job's own policy, or with a delay."""
+    """A worker's attempt failed: by the job's own policy, or with a delay.
 
-    def __init__(self, worker: int, slot: int, delay_s: float | None, u: float) -> None:
+    short: by the short way, if it goes.
+    """
+
+    def __init__(
+        self, worker: int, slot: int, delay_s: float | None, u: float, short: Short | None = None
+    ) -> None:
         how = f"nacks, delay {delay_s:g} s" if delay_s is not None else f"nacks, draw {u:g}" if u else "nacks"
-        super().__init__(how, worker, slot)
-        self._delay_s, self._u = delay_s, u
+        super().__init__(how + (", short" if short is not None else ""), worker, slot)
+        self._delay_s, self._u, self._short = delay_s, u, short
 
     def run(self, world: World) -> Step:
         lease = self.grip(world).lease
         world.u = self._u
-        answer = run(world.edge, flows.nack(world.local, lease, delay_s=self._delay_s, error=None))
+        answer = self._fail_short(lease)
+        if answer is None:
+            answer = run(world.edge, flows.nack(world.local, lease, delay_s=self._delay_s, error=None))
         world.drop(self.worker, self.slot)
         return Step(ends=(End(lease, "fail", answer, self._delay_s),), u=self._u)
+
+    def _fail_short(self, lease: Lease) -> Outcome | None:
+        verdict = rules.failure(lease, Cause.NACK, draw=self._u, delay_s=self._delay_s)
+        if self._short is None or not isinstance(verdict, Retry):
+            return None
+        return None if self._short.fail(self.worker, lease, verdict) is None else Outcome.OK
 
 
 def ack(world: World, leases: Sequence[Lease]) -> list[Outcome]:
@@ -421,6 +434,8 @@ def _settles(world: World, short: Short | None, worker: int, slot: int) -> list[
             actions += [Ack(worker, slot, short=way, is_again=True)]
     actions += [Nack(worker, slot, None, u) for u in scope.draws or (0.0,)]
     actions += [Nack(worker, slot, delay_s, 0.0) for delay_s in scope.delays]
+    if short is not None:
+        actions += [Nack(worker, slot, delay_s, 0.0, short) for delay_s in scope.delays]
     if scope.refunds:
         actions += [Settle("back", rules.give_back(), worker, slot)]
     if scope.refuses:

@@ -17,7 +17,7 @@ from ulak.core.flows import Now
 from ulak.core.job import Cause, Failure, Hold, Lease
 from ulak.errors import UlakError
 from ulak.schedules import Schedule, Scheduler
-from ulak.worker.execute import DONE, Failed, Handler
+from ulak.worker.execute import Failed, Handler
 from ulak.worker.hands import replace_lost
 from ulak.worker.keeper import Keeper
 from ulak.worker.overseer import Overseer
@@ -98,7 +98,8 @@ class SimHands:
     def _burst(self, seat: Seat, left: list[Left], begin: Callable[[], None]) -> Steps:
         # The same as threads and tasks do, but that others come to their turn in between.
         crew = self._crew
-        if (quick := crew.quick) is None or not crew.finish_quickly(left):
+        draw = self._stage.world.draw
+        if crew.quick is None or not crew.finish_quickly(left, draw):
             return left
         yield Now()
         while (taken := crew.take_quickly(seat, begin)) is not None:
@@ -107,7 +108,7 @@ class SimHands:
             if not isinstance(context, Context):
                 return [(lease, context)]
             ending = yield from self._handle(seat, lease, context)
-            if ending is not DONE or quick.finish(lease) is None:
+            if not crew.end_quickly(lease, ending, draw):
                 return [(lease, ending)]
             yield Now()
         return []

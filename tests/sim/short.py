@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ulak.core.job import Done, Draft, Lease, Outcome, State
+from ulak.core.job import Done, Draft, Lease, Outcome, Retry, State
 from ulak.local import View
 from ulak.storage.direct import Ways
 from ulak.ways import Quick, quick_ways
@@ -82,4 +82,11 @@ def write_quick(stage: Stage, crew: Crew) -> None:
             stage.write("settle", ([(lease, Done(_result))],), {}, [State.SUCCEEDED])
         return outcome
 
-    crew.quick = Quick(take, finish, quick.is_empty)
+    def fail(lease: Lease, verdict: Retry) -> State | None:
+        state = quick.fail(lease, verdict)
+        if state is not None:
+            stage.seen["failed the short way"] += 1
+            stage.write("settle", ([(lease, verdict)],), {}, [state])
+        return state
+
+    crew.quick = Quick(take, finish, fail, quick.is_empty, quick.ready)

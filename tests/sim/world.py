@@ -144,7 +144,7 @@ class World:
         self._lags = random.Random(f"lags {seed}")
         self._strategy = strategy
         self._order = random.Random(f"order {seed}")
-        self._draws = random.Random(f"draws {seed}")
+        self.draw = random.Random(f"draws {seed}").random
         self._ranks: dict[int, float] = {}
         self._numbers = 0
         self._ears: set[tuple[Until, str]] = set()
@@ -158,7 +158,7 @@ class World:
         """A new process."""
         home = Home(self, name, has_own_lines=has_own_lines, poll_s=poll_s)
         self.homes.append(home)
-        self._edges[name] = Edge(home.view, self.clock, self._draws.random)
+        self._edges[name] = Edge(home.view, self.clock, self.draw)
         return home
 
     def spawn(self, name: str, role: str, home: Home, steps: Steps) -> Actor:
@@ -276,7 +276,7 @@ class World:
             case Now():
                 self._resume(actor, now)
             case Draw():
-                self._resume(actor, self._draws.random())
+                self._resume(actor, self.draw())
             case NewSignal():
                 self._resume(actor, TaskSignal() if actor.is_task else SimSignal())
             case Do(call):

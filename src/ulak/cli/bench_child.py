@@ -12,7 +12,7 @@ from ulak.cli import logs
 from ulak.cli.bench_load import failures
 from ulak.cli.bench_plan import Plan
 from ulak.cli.bench_records import Records
-from ulak.cli.bench_work import QUEUE, pool_of, without_failures_logged
+from ulak.cli.bench_work import QUEUE, pool_of
 from ulak.cli.output import visible
 from ulak.cli.stops import Stops, next_note
 from ulak.worker.supervisor import Tie, Word
@@ -25,7 +25,7 @@ def main(order: str) -> int:
         tie = Tie(lambda: inbox.put(None))
         settings = json.loads(order)
         plan = Plan(**settings["plan"])
-        with logs.shown("console", int(settings["log_level"])), without_failures_logged():
+        with logs.shown("console", int(settings["log_level"])):
             try:
                 _work(plan, Path(settings["path"]), inbox, tie)
             except UlakError as error:

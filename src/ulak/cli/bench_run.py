@@ -19,7 +19,7 @@ from ulak.cli.bench_machine import Meter
 from ulak.cli.bench_plan import Figures, Plan
 from ulak.cli.bench_produce import BlockedClock, Generator
 from ulak.cli.bench_records import Records, shared
-from ulak.cli.bench_work import QUEUE, without_failures_logged
+from ulak.cli.bench_work import QUEUE
 from ulak.core.job import OPEN
 from ulak.core.store import Filter
 from ulak.errors import ConfigError
@@ -43,7 +43,6 @@ def measure(plan: Plan, watch: Watch, *, log_level: int = logging.WARNING) -> Fi
             for ordinal, due_s in enumerate(bench_load.arrivals(plan)):
                 records.due[ordinal] = due_s
         gc.collect()
-        stack.enter_context(without_failures_logged())
         return _Run(plan, records, failures, path=path, watch=watch, log_level=log_level).go()
 
 

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import logging
 from array import array
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable
 
 from ulak import Context, Queue
 from ulak.cli.bench_load import HEAD, ordinal_of
@@ -13,6 +11,7 @@ from ulak.cli.bench_plan import Plan
 from ulak.cli.bench_records import Records
 from ulak.clock import SYSTEM
 from ulak.core.job import Lease
+from ulak.events import Event, Events
 from ulak.worker.execute import Handler
 from ulak.worker.watched import Seen, WatchedPool
 
@@ -22,6 +21,13 @@ QUEUE = "ulak-bench"
 
 class InjectedFailure(Exception):
     """The failure that the seed has drawn for this attempt."""
+
+
+class _Unlogged(Events):
+    """The log does not say of each job that it failed, as was drawn: its cost is up to whoever writes it."""
+
+    def tell(self, event: Event) -> None:
+        """Tell nobody."""
 
 
 def pool_of(plan: Plan, queue: Queue, records: Records, failures: array[int]) -> WatchedPool:
@@ -34,6 +40,7 @@ def pool_of(plan: Plan, queue: Queue, records: Records, failures: array[int]) ->
         lease_s=queue._lease_s,  # noqa: SLF001 - likewise
         count=plan.workers,
         grace=30.0,
+        events=_Unlogged(),
         seen=_seen(records),
     )
 
@@ -77,18 +84,3 @@ def _seen(records: Records) -> Seen:
         last[ordinal] = settled_at
 
     return seen
-
-
-@contextmanager
-def without_failures_logged() -> Iterator[None]:
-    """While inside, the log does not say of each job that it failed, as was drawn."""
-
-    def is_news(record: logging.LogRecord) -> bool:
-        return not hasattr(record, "job_id")
-
-    logger = logging.getLogger("ulak")
-    logger.addFilter(is_news)
-    try:
-        yield
-    finally:
-        logger.removeFilter(is_news)

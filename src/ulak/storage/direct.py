@@ -19,7 +19,8 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 import msgspec
 
 from ulak.codec import PAYLOAD_BYTES_MAX
-from ulak.core.job import PRIORITY_MAX, PRIORITY_MIN, Grant, Lease, Outcome, Spec, State
+from ulak.core.job import PRIORITY_MAX, PRIORITY_MIN, Attempt, Grant, Lease, Outcome, Retry, Spec, State
+from ulak.core.rules import remember
 from ulak.core.store import BATCH_MAX, Until
 from ulak.durations import SECONDS_MAX
 from ulak.storage.row import More, Row
@@ -51,6 +52,10 @@ class Finish(Protocol):
 
     def __call__(self, lease: Lease, *, _result: bytes | None = None) -> Outcome | None:
         """Finish it, with its encoded result; None, and nothing was done, where that does not go."""
+
+
+Fail: TypeAlias = Callable[[Lease, Retry], State | None]
+"""What puts a failed job off; its new state. None, and nothing was done, where that does not go."""
 
 
 class Ways(msgspec.Struct, frozen=True):
@@ -150,16 +155,19 @@ def deliver_way(
                     lane = lanes.fresh.get(lanes.top) or lanes.climb_down()
                     if lane:
                         row = lane[0]
-                        if row.state is _READY and row.more is None:
-                            delivery, end = row.delivery + 1, now + lease_s
+                        if row.state is _READY:
+                            attempt = delivery = row.delivery + 1
+                            end, crashes, more = now + lease_s, 0, row.more
+                            if more is not None:
+                                attempt, crashes = delivery - more.uncounted, more.crashes
                             lease = Lease(
                                 grant,
                                 row,
                                 delivery,
-                                delivery,
+                                attempt,
                                 end,
                                 now_at,
-                                0,
+                                crashes,
                                 row.spec.backoff or shelf.backoff,
                             )
                             lane.popleft()
@@ -220,7 +228,8 @@ def ack_way(
     def ack(lease: Lease, *, connection: object | None = None, _result: bytes | None = None) -> Any:  # noqa: ANN401 - as Queue.ack
         if connection is not None:
             return otherwise(lease, connection=connection)
-        if type(lease) is not Lease or lease.grant is not grant:
+        # Equal, if it was taken by the general way.
+        if type(lease) is not Lease or (lease.grant is not grant and lease.grant != grant):
             return otherwise(lease)
         row: Any = lease.work
         outcome = None
@@ -231,14 +240,18 @@ def ack_way(
             except AttributeError:
                 sleep(0)
         try:
+            more = row.more
             if (
                 row.state is _LEASED
                 and row.delivery == lease.delivery
-                and row.more is None
-                and row.grant is grant
+                and (more is None or (not more.watched and row.spec.unique_key is None))
+                and row.grant is lease.grant
             ):
                 if _result is not None:
-                    row.more = More(row.created_at, result=_result)
+                    if more is None:
+                        row.more = More(row.created_at, result=_result)
+                    else:
+                        more.result = _result
                 row.ended_at = calendar()
                 row.state = _SUCCEEDED
                 leases.pop(row.id, None)
@@ -270,6 +283,61 @@ def ack_way(
         return outcome
 
     return ack
+
+
+def fail_way(store: MemoryStore, shelf: Shelf, grant: Grant) -> Fail:
+    """Put a failed job off until its next attempt, as the general settle does."""
+    gate, calendar, mend = store.gate, store.clock.calendar, store.mend
+    leases, due = shelf.pin(grant.lease_s), shelf.lines[Until.DUE]
+
+    def fail(lease: Lease, verdict: Retry) -> State | None:
+        row: Any = lease.work
+        if lease.grant != grant or verdict.refund or verdict.crashed or not verdict.delay_s > 0:
+            return None
+        is_put_off = is_first = False
+        while True:
+            try:
+                del gate.open
+                break
+            except AttributeError:
+                sleep(0)
+        try:
+            more = row.more
+            if (
+                row.state is _LEASED
+                and row.delivery == lease.delivery
+                and row.grant is lease.grant
+                and not shelf.settings.paused
+                and (more is None or (more.expires_at is None and not more.cancel_requested))
+            ):
+                now_at = calendar()
+                entry = Attempt(
+                    lease.delivery,
+                    lease.attempt,
+                    grant.worker,
+                    row.claimed_at,
+                    now_at,
+                    verdict.cause,
+                    verdict.error,
+                )
+                if more is None:
+                    more = row.more = More(row.created_at)
+                more.history = remember(more.history, entry)
+                more.run_at = now_at + verdict.delay_s
+                leases.pop(row.id, None)
+                is_first = shelf.put_off(row)
+                shelf.totals.retries += 1
+                is_put_off = True
+        except BaseException:
+            mend()
+            raise
+        finally:
+            gate.open = None
+        if is_first:
+            due.ring(1)
+        return State.SCHEDULED if is_put_off else None
+
+    return fail
 
 
 def enqueue_many_way(

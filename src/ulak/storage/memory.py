@@ -270,9 +270,14 @@ class MemoryStore:
     @exclusive
     def promote(self, queues: Sequence[str]) -> int:
         """Make due jobs ready; how many."""
-        now_at = self.clock.calendar()
-        shelves = [self._read(queue) for queue in queues]
-        return sum(shelf.promote(now_at) for shelf in shelves if not shelf.settings.paused)
+        now, now_at = self.clock.interval(), self.clock.calendar()
+        promoted = 0
+        for shelf in map(self._read, queues):
+            if not shelf.settings.paused and (due := shelf.promote(now_at)):
+                promoted += due
+                # So that the short way may go on.
+                shelf.set_alarm(now)
+        return promoted
 
     @exclusive
     def extend(

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 import msgspec
 
 from ulak.core.job import Attempt, Cause, Grant, Job, State, Work
-from ulak.core.rules import is_refused
+from ulak.core.rules import is_refused, remember
 
 # A dict takes 40 to 110 bytes an entry unless it has shrunk.
 _ENTRY_MAX_BYTES = 400
@@ -105,7 +105,7 @@ class Row(Work, gc=False, eq=False):
         # A plain success leaves no entry behind, because the row itself tells it all.
         if self.state is State.SUCCEEDED and (not history or history[-1].delivery != self.delivery):
             assert self.ended_at is not None
-            history = (*history, self.ended(Cause.ACK, self.ended_at))
+            history = remember(history, self.ended(Cause.ACK, self.ended_at))
         assert self.state is not None
         return Job(
             id=self.id,

@@ -286,6 +286,16 @@ class Shelf:
         if self.is_drained:
             self.ring(Until.DRAINED)
 
+    def put_off(self, row: Row) -> bool:
+        """Have a row whose lease is gone wait until it is due; whether nothing else is due before it."""
+        run_at = row.run_at
+        row.state = State.SCHEDULED
+        self.scheduled += 1
+        self._due.push(run_at, row)
+        self.alarm_at = min(self.alarm_at, run_at)
+        head = self._due.head()
+        return head is not None and head[1] is row
+
     def replace(self, row: Row, other: Row) -> None:
         """Put a changed copy of a row in its place; `other.state` says where it goes.
 

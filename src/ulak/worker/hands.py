@@ -68,12 +68,12 @@ class ThreadHands:
 
     def burst(self, seat: Seat, left: list[Left], begin: Callable[[], None]) -> list[Left]:
         """Run jobs in this thread, one after the other."""
-        crew, copy, run = self._crew, self._copy, self._handler.run
+        crew, copy, run, draw = self._crew, self._copy, self._handler.run, self._edge.draw
         seat.has_more = False
         if (quick := crew.quick) is None or crew.is_telling:
             return left
         seat.has_more = True
-        if not crew.finish_quickly(left):
+        if not crew.finish_quickly(left, draw):
             return left
         for _ in range(BURST_MAX):
             taken = crew.take_quickly(seat, begin)
@@ -84,7 +84,9 @@ class ThreadHands:
             if not isinstance(context, Context):
                 return [(lease, context)]
             ending = copy().run(run, lease, context)
-            if type(ending) is not Done or quick.finish(lease, _result=ending.result) is None:
+            if type(ending) is Done and quick.finish(lease, _result=ending.result) is not None:
+                continue
+            if not crew.end_quickly(lease, ending, draw):
                 return [(lease, ending)]
         return []
 
@@ -179,11 +181,12 @@ class LoopHands:
     async def burst(self, seat: Seat, left: list[Left], begin: Callable[[], None]) -> list[Left]:
         """Run jobs in this task, one after the other."""
         crew, copy, arun, awaited_in = self._crew, self._copy, self._handler.arun, fresh.awaited_in
+        draw = self._edge.draw
         seat.has_more = False
         if (quick := crew.quick) is None or crew.is_telling:
             return left
         seat.has_more = True
-        if not crew.finish_quickly(left):
+        if not crew.finish_quickly(left, draw):
             return left
         for number in range(1, BURST_MAX + 1):
             # Handlers that never wait must not keep the loop from everybody else.
@@ -197,7 +200,9 @@ class LoopHands:
             if not isinstance(context, Context):
                 return [(lease, context)]
             ending = self._unless_cancelled(seat, await awaited_in(copy(), arun(lease, context)))
-            if type(ending) is not Done or quick.finish(lease, _result=ending.result) is None:
+            if type(ending) is Done and quick.finish(lease, _result=ending.result) is not None:
+                continue
+            if not crew.end_quickly(lease, ending, draw):
                 return [(lease, ending)]
         return []
 

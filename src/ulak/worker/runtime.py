@@ -10,7 +10,7 @@ from ulak import events
 from ulak.context import Context
 from ulak.core import flows, rules
 from ulak.core.flows import LOOK_AGAIN_S, Do, Flow, ask, least
-from ulak.core.job import Cause, Done, Failure, Hold, Lease, Outcome, State, Verdict
+from ulak.core.job import Cause, Done, Failure, Hold, Lease, Outcome, Retry, State, Verdict
 from ulak.core.store import Line, Settled, Settlement, Signal, Store, Tasks, Until
 from ulak.errors import StorageBusy, StorageFull, StorageGone, StorageUnavailable
 from ulak.events import Events
@@ -263,7 +263,10 @@ class Crew:
 
     def _lines(self) -> Flow[list[Line]]:
         """Where an idle worker stands: also where the end of all work is called, once that can come."""
-        untils = (Until.READY, Until.DRAINED) if self.finished else (Until.READY,)
+        is_finished = self.finished
+        if self.quick is not None and not is_finished:
+            return [self.quick.ready]
+        untils = (Until.READY, Until.DRAINED) if is_finished else (Until.READY,)
         lines: list[Line] = []
         for queue in self.queues:
             lines += yield from flows.lines_of(queue, *untils)
@@ -323,13 +326,23 @@ class Crew:
         """Whether somebody is told of each delivery, which the short way does not do."""
         return self.events.is_heard or events.is_logged(events.Succeeded)
 
-    def finish_quickly(self, left: list[Left]) -> bool:
+    def finish_quickly(self, left: list[Left], draw: Callable[[], float]) -> bool:
         """Settle what is left by the store's short way; False if that does not go."""
+        return all(self.end_quickly(lease, ending, draw) for lease, ending in left)
+
+    def end_quickly(self, lease: Lease, ending: Ending, draw: Callable[[], float]) -> bool:
+        """Settle one by the store's short way; False if that does not go."""
         assert self.quick is not None
-        return all(
-            type(ending) is Done and self.quick.finish(lease, _result=ending.result) is not None
-            for lease, ending in left
-        )
+        if type(ending) is Done:
+            return self.quick.finish(lease, _result=ending.result) is not None
+        if not isinstance(ending, Failed) or ending.cause is Cause.LOST:
+            return False
+        verdict = ending.verdict(lease, draw())
+        state = self.quick.fail(lease, verdict) if type(verdict) is Retry else None
+        if state is None:
+            return False
+        self._note([(lease, verdict)], [state], 0.0)
+        return True
 
     def take_quickly(self, seat: Seat, begin: Callable[[], None]) -> tuple[Lease, Context | Verdict] | None:
         """Take a job by the store's short way, with its context, or with its verdict if it must not run."""
