@@ -155,6 +155,7 @@ def test_T10_a_databases_limits_on_time_and_digits_are_not_for_our_sessions():
         execute(url, f"ALTER DATABASE {name} SET {limit}")
     with Queue(url, QUEUE) as q, transaction(url) as other:
         q.enqueue("x")
+        assert q.deliver()  # so that it has a session that only tells that it lives
         store = q._open().edge.store
         store.fire("nightly", 0.1 + 0.2, q.name)
         assert store.schedules() == {"nightly": 0.1 + 0.2}
