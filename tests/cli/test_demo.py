@@ -262,11 +262,13 @@ def test_a_producer_that_dies_ends_the_run_with_its_error(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def broken(*_: object, **__: object) -> int:
-        raise MemoryError("no more")
+        raise MemoryError
 
     monkeypatch.setattr(Queue, "enqueue", broken)
     assert main(["demo"]) == 1
-    assert capsys.readouterr().err.startswith("error: MemoryError: no more\n")
+    assert capsys.readouterr().err.startswith(
+        "error: this process has no memory left\n  the machine has none"
+    )
 
 
 def test_a_pool_that_cannot_start_ends_the_run_with_its_error(
@@ -277,7 +279,7 @@ def test_a_pool_that_cannot_start_ends_the_run_with_its_error(
 
     monkeypatch.setattr(Pool, "start", broken)
     assert main(["demo"]) == 1
-    assert capsys.readouterr().err.startswith("error: RuntimeError: can't start new thread\n")
+    assert capsys.readouterr().err.startswith("error: can't start new thread: the system gives no more\n")
 
 
 def test_the_watcher_sees_how_far_the_run_is() -> None:

@@ -10,6 +10,7 @@ import pytest
 from tests.cli.working import HELLO, Caller, Python, Work
 from tests.support.doors import Door
 from tests.support.waiting import WAIT_S
+from ulak import State
 
 FINDS = pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="it must find its descriptors")
 ALONE_OR_NOT = pytest.mark.parametrize("more", [[], ["--processes", "1"]], ids=["alone", "processes"])
@@ -63,7 +64,7 @@ def start_none(_: object) -> None:
     raise RuntimeError("can't start new thread")
 
 def strike(*_: object) -> None:
-    raise MemoryError
+    raise SystemError
 
 @app.task(max_attempts=1)
 def strangle() -> None:
@@ -101,3 +102,37 @@ def test_a_process_whose_workers_die_and_cannot_be_replaced_ends(
         assert worker.ended() == 0
         worker = work("hello:app", "--concurrency", "1")
     assert caller.welcome.enqueue("ada").result(WAIT_S) == "welcome ada"
+
+
+# As where a job has left none: what the worker itself does next finds no memory either. With a limit that is
+# really reached, the interpreter itself may fall.
+_STRIKES = """
+from ulak.worker.runtime import Crew
+
+def strike(*_: object) -> None:
+    raise MemoryError
+
+@app.task(max_attempts=1)
+def eat() -> None:
+    Crew._settlements = strike
+"""
+
+
+@ALONE_OR_NOT
+def test_a_process_without_memory_says_so_hands_its_jobs_back_and_ends(
+    work: Work, python: Python, caller: Caller, gate: Door, folder: Path, *, more: list[str]
+) -> None:
+    (folder / "hello.py").write_text(HELLO + _STRIKES)
+    worker = work("hello:app", "--concurrency", "2", "--grace", "100ms", *more)
+    standing = caller.stand.enqueue(gate.place)
+    guest = gate.guest()
+    python("eat.enqueue()")
+    said = worker.err.until("error: this process has no memory left")
+    if more:
+        assert " ended with status 1: error: this process has no memory left; the next one starts " in said
+        assert gate.guest().pid != guest.pid
+    else:
+        assert worker.ended() == 1
+        assert len(worker.err.rest()) <= 3
+    assert (standing.status(), standing.info().attempt) == ((State.LEASED, 1) if more else (State.READY, 0))
+    assert not any("bug" in line or "Traceback" in line for line in worker.err.seen)

@@ -23,6 +23,13 @@ ERROR_LINES_MAX = 6
 ERROR_CHARS_MAX = 2_000
 """The longest line of an error: what somebody gave as a name may be of any length."""
 
+NO_MEMORY = """this process has no memory left
+  the machine has none, or a limit is reached: ulimit -v, or a container's"""
+_NO_THREADS = "can't start new thread"
+_NO_MORE = (
+    "the system gives no more\n  it has no memory, or a limit is reached: ulimit -u or -v, or a container's"
+)
+
 
 def explained(error: Exception, *, verbose: bool) -> str:
     """What went wrong, in at most six lines; verbose: after them that say where."""
@@ -36,6 +43,10 @@ def explained(error: Exception, *, verbose: bool) -> str:
             text = f"error {error.code}: {str(error).removesuffix(f' [{error.code}]')}"
         case OSError():
             text = f"error: {error}"
+        case MemoryError():
+            text = f"error: {NO_MEMORY}"
+        case RuntimeError() if str(error) == _NO_THREADS:
+            text = f"error: {error}: {_NO_MORE}"
         case _:
             text = f"error: {type(error).__name__}: {error}\n  this is a bug in ulak; -v shows where"
     lines.extend(map(_cut, text.splitlines()[:ERROR_LINES_MAX]))

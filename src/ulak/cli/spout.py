@@ -59,17 +59,24 @@ class Spout:
             return lost
 
     def _write_all(self) -> None:
-        while True:
-            with self._changed:
-                self._changed.wait_for(lambda: self._lines or self._is_closed)
-                if not self._lines:
-                    return
-                text = self._lines[0]
-            _write(text)
-            with self._changed:
-                self._lines.popleft()
-                self._chars -= len(text)
-                self._changed.notify_all()
+        is_over = False
+        while not is_over:
+            with contextlib.suppress(MemoryError):  # the process will end of it, and say so
+                is_over = self._write_next()
+
+    def _write_next(self) -> bool:
+        """Write what comes next; whether nothing will any more."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._lines or self._is_closed)
+            if not self._lines:
+                return True
+            text = self._lines[0]
+        _write(text)
+        with self._changed:
+            self._lines.popleft()
+            self._chars -= len(text)
+            self._changed.notify_all()
+        return False
 
     def __enter__(self) -> Self:
         self._thread.start()

@@ -193,8 +193,10 @@ class Deadline:
 
 def end_in(after_s: float, status: Callable[[], int]) -> None:
     """Wait so long, then end the process without waiting for anything."""
-    SYSTEM.wait(threading.Event(), after_s)
-    _end(status())
+    try:
+        SYSTEM.wait(threading.Event(), after_s)
+    finally:
+        _end(status())
 
 
 def _show_cursor() -> None:

@@ -158,3 +158,7 @@ class _Alone:
         else:
             text = work_say.drained(told) if why is None else work_say.left(why, told)
         work_say.tell(text)
+
+    def failed(self, text: str) -> None:
+        """Say it."""
+        work_say.tell(text)

@@ -158,3 +158,7 @@ class _Child:
         with contextlib.suppress(UlakError):  # the store may be away; then it is as the pool has seen it
             told["open"] = sum(self._app.queue(name).counts().open for name in queues)
         self.tie.report(Word.DRAINED if number is None and why is None else Word.ENDED, told)
+
+    def failed(self, text: str) -> None:
+        """The parent logs it, and has another take its place."""
+        self.tie.report(Word.FAILED, text)

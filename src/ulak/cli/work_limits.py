@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from ulak.cli.options import spelled_size
 from ulak.clock import SYSTEM
+from ulak.worker import spare
 
 if TYPE_CHECKING:
     from ulak.worker.pool import Pool
@@ -20,6 +21,8 @@ LOOK_S = 1.0
 
 DEAD_LOOKS = 4
 """At how many looks in a row a worker is dead that nobody replaces: its pool looks as often."""
+
+NO_MEMORY = "it has no memory left"
 
 FILES_MAX = 10_000
 _STATM = Path("/proc/self/statm")
@@ -36,7 +39,7 @@ def watch(look: Look, on_found: Callable[[str], object]) -> None:
             while (why := look()) is None:
                 SYSTEM.wait(threading.Event(), LOOK_S)
         except MemoryError:
-            why = "it has no memory left"
+            why = NO_MEMORY
         on_found(why)
 
     threading.Thread(target=go, name="ulak-look", daemon=True).start()
@@ -53,6 +56,11 @@ def rss_bytes() -> int:
 
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak if sys.platform == "darwin" else peak * 1024
+
+
+def no_memory() -> str | None:
+    """Tells when this process had no memory left where that was not for a job."""
+    return NO_MEMORY if spare.is_short() else None
 
 
 def too_large(max_bytes: int) -> Look:

@@ -8,6 +8,7 @@ import contextlib
 import io
 import logging
 import os
+import select
 import signal
 import sys
 import threading
@@ -20,6 +21,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeAlias
 import msgspec
 
 from ulak.cli import logs, work_limits, work_say
+from ulak.cli.explain import FAILED, explained
 from ulak.cli.options import current_folder, spelled_size
 from ulak.cli.output import visible
 from ulak.cli.stops import Deadline, Hurry, Stopped, Stops, end_in, next_note
@@ -27,6 +29,7 @@ from ulak.cli.work_limits import LOOK_S, Look, Sources
 from ulak.clock import SYSTEM
 from ulak.durations import SECONDS_MAX
 from ulak.errors import ConfigError, UlakError
+from ulak.worker import spare
 
 if TYPE_CHECKING:
     from ulak.app import App
@@ -44,6 +47,9 @@ SAY_S = 0.2
 LINGER_S = 10.0
 """How long what else runs in it may keep a process that has ended by itself."""
 
+_TAKE_LESS = """
+  run fewer jobs at a time (--concurrency), or have processes replaced in time (--processes with --max-rss)"""
+_STDERR, _LAST_WORDS = 2, f"{explained(MemoryError(), verbose=False)}{_TAKE_LESS}\n".encode()
 _TASKS_SHOWN = 5
 # Not by --url: the program that enqueues would still do so in memory.
 _PUT_ON_A_FILE = (
@@ -98,6 +104,9 @@ class Front(Protocol):
     def ended(self, report: Report, *, number: int | None, why: str | None) -> None:
         """It has ended: on a signal, for a reason of its own, or since nothing was left."""
 
+    def failed(self, text: str) -> None:
+        """It has ended for a reason that is an error: which, and what to do."""
+
 
 class Worker:
     """Runs the jobs of the App that the arguments name. inbox: where `Stops` puts the first signal."""
@@ -111,11 +120,22 @@ class Worker:
         # Whether what keeps it from working is the command line, and not the App.
         self.is_beyond_edits = False
         self._stops: Stops | None = None
+        self._deadline: Deadline | None = None
+        self._why_left: str | None = None
         self._health = ExitStack()
 
     def deadline(self) -> Deadline:
         """What ends the process after its grace, even if it hangs; jobs that it still holds are told by 1."""
-        return Deadline(self._args.grace + LEAVE_S, lambda: int(self._holds_jobs))
+        self._deadline = Deadline(self._args.grace + LEAVE_S, self._cut_off)
+        return self._deadline
+
+    def _cut_off(self) -> int:
+        if not spare.is_short():
+            return int(self._holds_jobs)
+        # Whoever reads it may have stopped reading.
+        if self._holds_jobs and select.select([], [_STDERR], [], 0)[1]:
+            os.write(_STDERR, _LAST_WORDS)
+        return FAILED
 
     def hurried(self) -> Deadline:
         """What ends the process soon after a second signal, even if it hangs."""
@@ -142,6 +162,7 @@ class Worker:
         if args.is_process and isinstance(sys.stdout, io.TextIOWrapper):
             # What handlers print is seen at once, and lines of several processes stay whole.
             sys.stdout.reconfigure(line_buffering=True)
+            spare.set_aside()
         with work_say.shown(args) as named:
             try:
                 with stops.breaking_off():
@@ -152,7 +173,10 @@ class Worker:
             self._front.opened(app)
             with app, self._health:
                 pool = self._serve(app, found_at, looks, named)
-        status = 0 if stops.hurry is None else 128 + stops.hurry.number
+            status = 0 if stops.hurry is None else 128 + stops.hurry.number
+            if self._why_left == work_limits.NO_MEMORY and stops.hurry is None:
+                status = FAILED
+                self._front.failed(_LAST_WORDS.decode().rstrip())
         if args.is_process:
             _see_off(pool, status, in_a_hurry=stops.number is not None)
         return status
@@ -234,31 +258,42 @@ class Worker:
             named(pool.worker)
         shown = self._health.enter_context(self._front.shows_health(app, pool))
         self._front.begins(_started(args, app) + shown)
+        # Before the first job, which may leave no memory to begin anything.
+        for look, grace_s in looks:
+            self._leave_once(look, grace_s)
+        self._leave_once(self._lost_threads(pool), args.grace, logging.WARNING)
         self._holds_jobs = True
         pool.start()
         self._front.works()
         try:
-            for look, grace_s in looks:
-                self._leave_once(look, grace_s)
-            self._leave_once(self._lost_threads(pool), args.grace, logging.WARNING)
             report, number, why = self._watched(pool)
         except BaseException:
             pool.shutdown(0)
             raise
         self._holds_jobs = False
+        self._why_left = why
         self._front.ended(report, number=number, why=why)
         return pool
 
     def _lost_threads(self, pool: Pool) -> Look:
         count = self._args.concurrency
-        looks = [work_limits.dead_threads(pool, count)]
+        looks = [work_limits.no_memory, work_limits.dead_threads(pool, count)]
         if self._args.executor != "process":  # there such jobs are killed
             is_replaced = self._front.is_one_of_several
             looks.append(work_limits.too_many_late(pool, count, is_replaced=is_replaced))
         return lambda: next(filter(None, (look() for look in looks)), None)
 
     def _leave_once(self, look: Look, grace_s: float, level: int = logging.INFO) -> None:
-        work_limits.watch(look, lambda why: self._inbox.put(Leave(why, grace_s, level)))
+        def leave(why: str) -> None:
+            within_s = grace_s
+            if why == work_limits.NO_MEMORY:
+                spare.spend()
+                within_s = self._args.grace
+                if self._deadline is not None:
+                    self._deadline.inbox.put(why)
+            self._inbox.put(Leave(why, within_s, level))
+
+        work_limits.watch(look, leave)
 
     def _watched(self, pool: Pool) -> tuple[Report, int | None, str | None]:
         """How the pool ended, on which signal, if it was one, or why else."""
@@ -266,7 +301,7 @@ class Worker:
         endings, released = self._begin(pool.drain) if args.drain else 0, 0
         _in_a_thread(lambda: self._await_end(pool))
         while True:
-            note = next_note(self._inbox)
+            note = self._next_note()
             if isinstance(note, BaseException):
                 raise note
             if isinstance(note, int):
@@ -280,8 +315,7 @@ class Worker:
                 if number is None and why is None:
                     endings += self._begin(partial(pool.shutdown, note.grace_s))
                     why = self._leave(note)
-                    with contextlib.suppress(RuntimeError):  # no more threads: then it has the whole grace
-                        work_limits.watch(work_limits.only_late(pool), lambda _: self._inbox.put(OnlyLate()))
+                    self._watch_late(pool)
             elif isinstance(note, OnlyLate):
                 # Their attempts have failed, whatever comes.
                 endings += self._begin(partial(pool.shutdown, 0))
@@ -293,13 +327,29 @@ class Worker:
                         why = self._leave(self._last())
                     return msgspec.structs.replace(note, released=released), number, why
 
+    def _watch_late(self, pool: Pool) -> None:
+        if not spare.is_short():
+            with contextlib.suppress(RuntimeError):  # no more threads: then they have the whole grace
+                work_limits.watch(work_limits.only_late(pool), lambda _: self._inbox.put(OnlyLate()))
+
+    def _next_note(self) -> Note:
+        while True:
+            try:
+                return next_note(self._inbox)
+            except MemoryError:
+                spare.spend()  # a look at that tells of it
+
     def _leave(self, leave: Leave) -> str:
         self._front.leaves(leave.why, leave.level)
         return leave.why
 
     def _await_end(self, pool: Pool) -> None:
-        while not pool.join(LOOK_S) and pool.store_gone is None:
-            pass
+        has_left = False
+        while not has_left and pool.store_gone is None:
+            try:
+                has_left = pool.join(LOOK_S)
+            except MemoryError:
+                spare.spend()
         if pool.store_gone is not None:
             pool.join(self._args.grace)
             self._inbox.put(pool.store_gone)
@@ -315,7 +365,12 @@ class Worker:
 
         def end() -> None:
             try:
-                self._inbox.put(ending())
+                try:
+                    ended = ending()
+                except MemoryError:
+                    spare.spend()
+                    ended = ending()
+                self._inbox.put(ended)
             except BaseException as error:  # noqa: BLE001 - it is raised where the command waits
                 self._inbox.put(error)
 
@@ -334,15 +389,19 @@ def _set_by(where: str) -> Iterator[None]:
 
 def _in_a_thread(act: Callable[[], None]) -> None:
     try:
-        threading.Thread(target=act, name="ulak-end", daemon=True).start()
+        # A thread that finds no memory in its first steps leaves who starts it waiting for ever.
+        if not spare.is_short():
+            threading.Thread(target=act, name="ulak-end", daemon=True).start()
+            return
     except RuntimeError:
-        # The system gives no more of them. Signals are heard here too, and a second one has its own thread.
-        act()
+        pass  # the system gives no more of them
+    # Signals are heard here too, and a second one has its own thread.
+    act()
 
 
 def _see_off(pool: Pool, status: int, *, in_a_hurry: bool) -> None:
     """Have the process end soon, whatever else runs in it: a thread of the App's own, an exit function."""
-    if not in_a_hurry:  # else its deadline is near
+    if not in_a_hurry and not spare.is_short():  # else its deadline is near
         lingering = threading.Thread(target=end_in, args=(LINGER_S, lambda: 0), daemon=True)
         with contextlib.suppress(RuntimeError):
             lingering.start()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import contextvars
 import inspect
 import logging
@@ -15,7 +16,7 @@ from ulak.core import rules
 from ulak.core.flows import Flow
 from ulak.core.job import Cause, Done, Lease
 from ulak.storage.drive import Edge, arun, run
-from ulak.worker import fresh
+from ulak.worker import fresh, spare
 from ulak.worker.execute import Ending, Runs
 from ulak.worker.pulse import Pulse
 from ulak.worker.runtime import Crew
@@ -53,8 +54,10 @@ class ThreadHands:
     def _main(self, seat: Seat) -> None:
         try:
             run(self._edge, self._crew.work(seat, self))
-        except BaseException:  # noqa: BLE001 - whatever killed this thread, its seat must be taken again
-            _log.exception("worker %d of queue %s died", seat.number, self._crew.label)
+        except BaseException as error:  # noqa: BLE001 - whatever killed this thread, its seat must be taken again
+            if isinstance(error, MemoryError):
+                spare.MEMORY.was_short = True
+            tell_death(error, seat, self._crew.label)
             if self._crew.taking:
                 return
         self._crew.seat_left(seat)
@@ -149,8 +152,10 @@ class LoopHands:
         try:
             await arun(self._edge, self._crew.work(seat, self))
         except BaseException as error:  # noqa: BLE001 - as in a thread
+            if isinstance(error, MemoryError):
+                spare.MEMORY.was_short = True
             if not isinstance(error, asyncio.CancelledError):
-                _log.exception("worker %d of queue %s died", seat.number, self._crew.label)
+                tell_death(error, seat, self._crew.label)
             if self._crew.taking:
                 return
         if seat.asked_to_end and self._crew.taking:
@@ -235,6 +240,15 @@ class LoopHands:
         self._let_loop_go()
 
 
+def tell_death(error: BaseException, seat: Seat, label: str) -> None:
+    """Log of what a worker died."""
+    if isinstance(error, MemoryError):
+        with contextlib.suppress(MemoryError):
+            _log.error("worker %d of queue %s died: there was no memory left", seat.number, label)
+    else:
+        _log.error("worker %d of queue %s died", seat.number, label, exc_info=error)
+
+
 def run_through(loop: asyncio.AbstractEventLoop, end: asyncio.Event) -> None:
     """Run the loop until this is set, whatever strikes it.
 
@@ -253,16 +267,22 @@ AnyHands = ThreadHands | LoopHands
 def replace_lost(crew: Crew, hands: AnyHands) -> Flow[None]:
     """Give every seat whose worker died a new one, and settle what the dead one held.
 
-    Workers that left because nothing was open come back when something is: a job was redriven, say.
+    Workers that left because nothing was open come back when something is: a job was redriven, say. Nobody
+    comes back where there is no memory: a thread that finds none hangs who starts it, and the process ends.
     """
     for seat in hands.lost():
         yield from crew.lost(seat)
         seat.asked_to_end = False
-        if crew.taking:
+        if crew.taking and not spare.is_short():
             hands.start(seat)
         else:
             crew.seat_left(seat)
-    if crew.taking and crew.size < len(crew.seats) and not (yield from crew.is_over()):
+    if (
+        crew.taking
+        and not spare.is_short()
+        and crew.size < len(crew.seats)
+        and not (yield from crew.is_over())
+    ):
         for seat in crew.seats:
             if seat.left:
                 seat.left = False

@@ -15,6 +15,7 @@ from ulak.core.job import Lease, Outcome, State
 from ulak.core.store import Line, Store, Until, info_of_pool
 from ulak.errors import StorageBusy, StorageFull, StorageUnavailable
 from ulak.seldom import again, in_a_line
+from ulak.worker import spare
 from ulak.worker.runtime import Crew
 
 _log = logging.getLogger("ulak")
@@ -204,6 +205,8 @@ class Keeper:
             yield from self._crew.store_failed(error, "a duty of the workers")
             return False
         except Exception as error:  # noqa: BLE001 - a store fails in its own way; the other duties must go on
+            if is_short := isinstance(error, MemoryError):
+                spare.MEMORY.was_short = True
             kind = f"{getattr(duty, '__name__', duty)} {type(error).__name__}"
             kept_back = self._crew.seldom.may_say(kind, (yield from flows.now()))
             if kept_back is not None:
@@ -213,7 +216,7 @@ class Keeper:
                     type(error).__name__,
                     in_a_line(error),
                     again(kept_back),
-                    exc_info=True,
+                    exc_info=not is_short,
                 )
             return False
         return True

@@ -20,6 +20,7 @@ from ulak.errors import ArgumentError, Closed, StorageGone, WouldDeadlock
 from ulak.events import Events
 from ulak.local import LocalStore
 from ulak.storage.drive import arun, run
+from ulak.worker import spare
 from ulak.worker.execute import Runs
 from ulak.worker.hands import AnyHands, LoopHands, ThreadHands, replace_lost
 from ulak.worker.keeper import Duty, Keeper
@@ -193,7 +194,9 @@ class BasePool:
         while not self._crew.stopped:
             try:
                 run(self._edge, keeper.keep())
-            except BaseException:  # noqa: BLE001 - whatever struck this thread, nobody else renews the leases
+            except BaseException as error:  # noqa: BLE001 - whatever struck this thread, nobody else renews the leases
+                if isinstance(error, MemoryError):
+                    spare.MEMORY.was_short = True
                 with contextlib.suppress(Exception):  # there may be no memory to say so
                     _log.exception("the keeper of queue %s was struck, and goes on", self._crew.label)
 
