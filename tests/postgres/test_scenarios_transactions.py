@@ -201,6 +201,27 @@ def test_T6_two_clients_of_a_pooling_proxy_run_a_thousand_jobs_once_each(pooler,
     assert look(url, f"SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND {here}") == [(0,)]
 
 
+class Counting(Pooler):
+    """Counts who connects."""
+
+    clients = 0
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.clients += 1
+        await super().serve(reader, writer)
+
+
+def test_T6_waiting_behind_a_pooling_proxy_opens_no_connection_each_time(url):
+    with Counting(url, size=3) as pooler, Queue(pooler.url(url), QUEUE) as q:
+        assert q.deliver(timeout=0.2) is None
+        before = pooler.clients
+        for _ in range(20):
+            assert q.deliver(timeout=0.05) is None
+        assert pooler.clients <= before + 1
+        q.enqueue("x")
+        assert q.deliver(timeout=5.0)
+
+
 def test_T6_an_event_loop_works_through_a_pooling_proxy(pooler, url):
     async def work() -> list[int]:
         ran = []

@@ -42,6 +42,9 @@ CHECK_S = 10.0
 FIRST_LOOK_S = 0.01
 """So long after a queue is listened to for the first time it is looked at."""
 
+DEAF_S = 60.0
+"""So long after a proxy was found in between, through which nothing can be heard, none is tried again."""
+
 _AGAIN_MIN_S, _AGAIN_MAX_S = 0.05, 1.0
 
 _log = logging.getLogger("ulak")
@@ -100,6 +103,7 @@ class Listener:
         self._notices: deque[psycopg.Notify] = deque()
         self._wake_fds: tuple[int, int] | None = None
         self._is_woken = False
+        self._deaf_until = 0.0
 
     @property
     def is_running(self) -> bool:
@@ -127,8 +131,11 @@ class Listener:
                 self._thread = None
 
     def _has_news(self) -> bool:
-        """Whether somebody waits for a queue that is not listened to yet."""
-        return any(name not in self._heard for name in self._wanted())
+        """Whether somebody waits for a queue that is not listened to yet, and can be."""
+        return not self._is_deaf() and any(name not in self._heard for name in self._wanted())
+
+    def _is_deaf(self) -> bool:
+        return MACHINE.interval() < self._deaf_until
 
     def wake(self) -> None:
         """Have the thread look what it is to do."""
@@ -233,9 +240,12 @@ class Listener:
 
     def _hear(self, wanted: Mapping[str, tuple[str, bool]]) -> None:
         if self._session is None:
+            if self._is_deaf():
+                return
             session = Session(self._store.place)
             if session.is_proxied:
                 session.close()
+                self._deaf_until = MACHINE.interval() + DEAF_S
                 return
             session.db.add_notify_handler(self._notices.append)
             self._session = session
