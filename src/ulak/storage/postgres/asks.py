@@ -47,12 +47,16 @@ class Scene:
     now, now_at: the instants on the interval and the calendar clock; None: the server's own clock.
     shard: which rows of tallies this process adds to, from 0: few in all, best none that others add to too;
     None inside a transaction of the caller's, which only adds rows of differences.
-    holder: the number that leases of this process name.
+    holder: the number that leases of this process name. claim: that of this run, which stands in the rows
+    that it leases. claimed: the queues that it has asked for leases of.
     rings: whom to wake in this process after the commit. ended_ids: jobs that ended or were deleted.
     dead_pruned: dead jobs that retention removed, by queue.
     """
 
-    __slots__ = ("dead_pruned", "ended_ids", "epoch", "holder", "now", "now_at", "rings", "shard", "uid")
+    __slots__ = (
+        *("claim", "claimed", "dead_pruned", "ended_ids", "epoch", "holder", "now", "now_at", "rings"),
+        *("shard", "uid"),
+    )
 
     def __init__(
         self,
@@ -61,6 +65,7 @@ class Scene:
         *,
         shard: int | None = None,
         holder: int | None = None,
+        claim: int = 0,
         now: float | None = None,
         now_at: float | None = None,
     ) -> None:
@@ -68,6 +73,8 @@ class Scene:
         self.epoch = epoch
         self.shard = shard
         self.holder = holder
+        self.claim = claim
+        self.claimed: Sequence[str] = ()
         self.now = now
         self.now_at = now_at
         self.rings: Counter[tuple[Until, str]] = Counter()

@@ -30,11 +30,11 @@ class Attempt(Generic[R]):
     """A step in a transaction of its own, as work for a session.
 
     begin: what begins it. is_proxied: every statement needs its BEGIN. is_sent: what commits was sent, and
-    its answer has not come.
+    its answer has not come. may_be_stored: what commits was sent, and may have changed something.
     """
 
     def __init__(self, step: Step[R], begin: str, *, is_proxied: bool) -> None:
-        self.is_sent = False
+        self.is_sent = self.may_be_stored = False
         self._step = step
         self._begin = begin
         self._is_proxied = is_proxied
@@ -45,10 +45,12 @@ class Attempt(Generic[R]):
         try:
             ask = next(step)
             while ask.alone and not self._is_proxied:
-                self.is_sent = True
+                self.is_sent = self.may_be_stored = True
                 rows = yield ask
                 self.is_sent = False
                 ask = step.send(rows)
+                # It goes on, so it has changed nothing.
+                self.may_be_stored = False
         except StopIteration as stop:
             return stop.value  # type: ignore[no-any-return]
         yield Execute(self._begin)
@@ -59,7 +61,7 @@ class Attempt(Generic[R]):
             with contextlib.suppress(psycopg.Error):
                 yield Execute("ROLLBACK")
             raise
-        self.is_sent = True
+        self.is_sent = self.may_be_stored = True
         yield Execute("COMMIT")
         self.is_sent = False
         return answer

@@ -9,10 +9,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
+import itertools
 import logging
 import os
+import secrets
 from collections.abc import Callable, Generator
-from typing import Any, Concatenate, ParamSpec, TypeAlias, TypeVar, assert_never
+from typing import Any, Concatenate, ParamSpec, TypeAlias, TypeVar, assert_never, cast
 
 import msgspec
 import psycopg
@@ -29,6 +31,8 @@ from ulak.storage.postgres import schema
 from ulak.storage.postgres.asks import Scene, Step
 from ulak.storage.postgres.attempt import Attempt, Tries
 from ulak.storage.postgres.bell import Bell, ring
+from ulak.storage.postgres.debts import Debts, hand_back
+from ulak.storage.postgres.faults import is_lost
 from ulak.storage.postgres.lanes import Lanes, LoopLanes, Run, Undo
 from ulak.storage.postgres.link import LoopSession, Session
 from ulak.storage.postgres.listen import Listener
@@ -43,6 +47,12 @@ _log = logging.getLogger("ulak")
 P = ParamSpec("P")
 R = TypeVar("R")
 E = TypeVar("E", bound="Engine")
+
+Ran: TypeAlias = tuple[Scene, Attempt[Any], Session | LoopSession, float]
+"""A run of a step: what it was told, how it goes, the session it has, and since when."""
+
+Told: TypeAlias = tuple[()] | tuple[Undo | None, Any, Any]
+"""What steps of a plan answered, with what takes it back: the last one, and those before it."""
 
 SHARDS = 64
 """How many rows the tallies of a queue have at most; see `Scene.shard`."""
@@ -109,7 +119,9 @@ class Engine:
     def _start(self) -> None:
         """What belongs to one process."""
         self._pool = Pool(self.place)
-        self._lanes = Lanes(self.run)
+        self._claims = itertools.count(secrets.randbits(62))
+        self._debts = Debts(self.run)
+        self._lanes = Lanes(self.run, self._debts.owe)
         self._loops: dict[asyncio.AbstractEventLoop, LoopPool] = {}
         self.bell = Bell(self.place.schema, self._ring_all)
         self._blocking = Helper("ulak-block")
@@ -156,6 +168,7 @@ class Engine:
             if not was_open:
                 return
             self._listener.close()
+            self._debts.close()
             try:
                 self.drive(self.others.leave())
             except UlakError as error:
@@ -204,7 +217,8 @@ class Engine:
         own = self.others.own
         # So that the first sessions of many processes, which do nearly all, have a row each.
         shard = ((os.getpid() if own is None else own) + number * _STRIDE) % SHARDS
-        return Scene(self.uid, self.epoch, shard=shard, holder=own, now=now, now_at=now_at)
+        claim = next(self._claims)
+        return Scene(self.uid, self.epoch, shard=shard, holder=own, claim=claim, now=now, now_at=now_at)
 
     def check_open(self) -> None:
         """Raises Closed if it is not."""
@@ -213,6 +227,18 @@ class Engine:
 
     def run(self, make: Callable[[Scene], Step[R]], *, repeats: bool = False) -> R:
         """Run a step in a transaction of its own, and tell its waiters; again, if others were in the way."""
+        last: list[Ran] = []
+        try:
+            return self._run(make, last, repeats=repeats)
+        except BaseException:
+            self._owe_what_may_be_claimed(last)
+            for _, _, session, since in last:
+                # A strike may have fallen into the giving back.
+                assert isinstance(session, Session)
+                self._pool.let_go(session, since)
+            raise
+
+    def _run(self, make: Callable[[Scene], Step[R]], last: list[Ran], *, repeats: bool) -> R:
         tries = Tries(self.place)
         while True:
             session = attempt = None
@@ -222,12 +248,15 @@ class Engine:
                 self.used_at = session.since
                 scene = self.scene(session.number)
                 attempt = Attempt(make(scene), session.begin, is_proxied=session.is_proxied)
+                last[:] = [(scene, attempt, session, session.since)]
                 answer = session.drive(attempt.work())
                 is_sound = True
                 self._tell(scene)
                 self._ring(session, scene)
             except psycopg.Error as error:
                 is_sound = True
+                if attempt is not None and not is_lost(error):
+                    attempt.may_be_stored = False
                 pause_s = tries.after(error, is_sent=attempt is not None and attempt.is_sent and not repeats)
             except StorageUnavailable as error:
                 if session is not None:
@@ -245,6 +274,14 @@ class Engine:
 
     async def arun(self, make: Callable[[Scene], Step[R]], *, repeats: bool = False) -> R:
         """The same on the running event loop."""
+        last: list[Ran] = []
+        try:
+            return await self._arun(make, last, repeats=repeats)
+        except BaseException:
+            self._owe_what_may_be_claimed(last)
+            raise
+
+    async def _arun(self, make: Callable[[Scene], Step[R]], last: list[Ran], *, repeats: bool) -> R:
         tries = Tries(self.place)
         pool = self._loop_pool()
         while True:
@@ -255,6 +292,7 @@ class Engine:
                 self.used_at = session.since
                 scene = self.scene(session.number)
                 attempt = Attempt(make(scene), session.begin, is_proxied=session.is_proxied)
+                last[:] = [(scene, attempt, session, session.since)]
                 answer = await session.drive(attempt.work())
                 is_sound = True
                 self._tell(scene)
@@ -263,6 +301,8 @@ class Engine:
                     session = None
             except psycopg.Error as error:
                 is_sound = True
+                if attempt is not None and not is_lost(error):
+                    attempt.may_be_stored = False
                 pause_s = tries.after(error, is_sent=attempt is not None and attempt.is_sent and not repeats)
             except StorageUnavailable as error:
                 if session is not None:
@@ -278,6 +318,13 @@ class Engine:
                     pool.put(session, is_sound=is_sound)
             await asyncio.sleep(pause_s)
 
+    def _owe_what_may_be_claimed(self, last: list[Ran]) -> None:
+        """A run has ended without an answer: what it may have leased is for nobody."""
+        for ran, attempt, session, _ in last:
+            if ran.claimed and attempt.may_be_stored:
+                backend = session.backend if attempt.is_sent else None
+                self._debts.owe(functools.partial(hand_back, ran.claimed, ran.claim, backend))
+
     def _loop_pool(self) -> LoopPool:
         self.check_open()
         loop = asyncio.get_running_loop()
@@ -285,7 +332,7 @@ class Engine:
         if pool is None:
             for other in [other for other in list(self._loops) if other.is_closed()]:
                 self._loops.pop(other).abandon()
-            pool = self._loops[loop] = LoopPool(self.place, LoopLanes(self.arun))
+            pool = self._loops[loop] = LoopPool(self.place, LoopLanes(self.arun, self._debts.owe))
         return pool
 
     @property
@@ -301,50 +348,68 @@ class Engine:
     # Operations
 
     def drive(self, plan: Plan[R]) -> R:
-        """Run a plan to its end in this thread."""
+        """Run a plan to its end in this thread. If it raises, what was done for its caller is taken back."""
         go: Callable[[Any], Run | Block] = plan.send
         reply: Any = None
-        while True:
-            try:
-                want = go(reply)
-            except StopIteration as stop:
-                answer: R = stop.value
-                return answer
-            go = plan.send
-            try:
-                match want:
-                    case Run(make, None):
-                        reply = self.run(make, repeats=want.repeats)
-                    case Run():
-                        reply = self._lanes.call(want)
-                    case Block(call):
-                        reply = call()
-                    case _:
-                        assert_never(want)
-            except BaseException as error:  # noqa: BLE001 - it belongs to the plan, which lets it out
-                go, reply = plan.throw, error
+        told: Told = ()
+        try:
+            while True:
+                try:
+                    want = go(reply)
+                except StopIteration as stop:
+                    return cast("R", stop.value)
+                go = plan.send
+                try:
+                    match want:
+                        case Run(make, None):
+                            # In one step, which nothing strikes amid.
+                            told = (want.undo, self.run(make, repeats=want.repeats), told)
+                            reply = told[1]
+                        case Run():
+                            told = (want.undo, self._lanes.call(want), told)
+                            reply = told[1]
+                        case Block(call):
+                            reply = call()
+                        case _:
+                            assert_never(want)
+                except BaseException as error:  # noqa: BLE001 - it belongs to the plan, which lets it out
+                    go, reply = plan.throw, error
+        except BaseException:
+            self._take_back(told)
+            raise
 
     async def adrive(self, plan: Plan[R]) -> R:
-        """Run a plan to its end on this event loop, which is never blocked."""
+        """Run a plan to its end on this event loop, which is never blocked. The same if it raises."""
         go: Callable[[Any], Run | Block] = plan.send
         reply: Any = None
-        while True:
-            try:
-                want = go(reply)
-            except StopIteration as stop:
-                answer: R = stop.value
-                return answer
-            go = plan.send
-            try:
-                match want:
-                    case Run():
-                        reply = await self._loop_pool().lanes.call(want)
-                    case Block(call):
-                        reply = await self._blocking.acall(call)
-                    case _:
-                        assert_never(want)
-            except BaseException as error:  # noqa: BLE001 - as above
-                go, reply = plan.throw, error
+        told: Told = ()
+        try:
+            while True:
+                try:
+                    want = go(reply)
+                except StopIteration as stop:
+                    return cast("R", stop.value)
+                go = plan.send
+                try:
+                    match want:
+                        case Run():
+                            told = (want.undo, await self._loop_pool().lanes.call(want), told)
+                            reply = told[1]
+                        case Block(call):
+                            reply = await self._blocking.acall(call)
+                        case _:
+                            assert_never(want)
+                except BaseException as error:  # noqa: BLE001 - as above
+                    go, reply = plan.throw, error
+        except BaseException:
+            self._take_back(told)
+            raise
+
+    def _take_back(self, told: Told) -> None:
+        while told:
+            undo, answer, told = told
+            if undo is not None and (back := undo(answer)) is not None:
+                self._debts.owe(back)
 
     async def acall(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:  # noqa: ANN401 - as the operation
         """An operation for an event loop, which it never blocks. What is cancelled runs to its end first."""

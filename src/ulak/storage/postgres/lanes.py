@@ -54,6 +54,11 @@ def together(batch: Sequence[Any]) -> Make:
     return lambda scene: merge.together(scene, parts)
 
 
+def _take_back(undo: Undo, answer: Any, owe: Callable[[Make], None]) -> None:  # noqa: ANN401 - as the step's
+    if (back := undo(answer)) is not None:
+        owe(back)
+
+
 class Lane:
     """The calls of threads of one kind."""
 
@@ -72,6 +77,7 @@ class Lane:
         self._is_running = False
 
     def _done_together(self, batch: list[Asked]) -> bool:
+        answers: Sequence[Any] = ()
         try:
             answers = self._run(together(batch))
         except _OF_ALL as error:
@@ -80,24 +86,26 @@ class Lane:
             return True
         except Exception:  # noqa: BLE001 - it is of one of them; the others are to have their answers
             return False
-        for asked, answer in zip(batch, answers, strict=True):
-            asked.result, asked.is_done = answer, True
+        finally:
+            # Also where this thread was struck after the answer: the others are to have theirs.
+            for asked, answer in zip(batch, answers, strict=False):
+                asked.result, asked.is_done = answer, True
         return True
 
     def _do_apart(self, batch: list[Asked]) -> None:
         for asked in batch:
             try:
-                asked.result = self._run(asked.step)
+                asked.result, asked.is_done = self._run(asked.step), True
             except Exception as error:  # noqa: BLE001 - it belongs to whoever asked
-                asked.error = error
-            asked.is_done = True
+                asked.error, asked.is_done = error, True
 
 
 class Lanes:
-    """The lanes of threads, by what their calls have alike."""
+    """The lanes of threads, by what their calls have alike. owe: has a step done soon, for nobody."""
 
-    def __init__(self, run: Callable[[Make], Any]) -> None:
+    def __init__(self, run: Callable[[Make], Any], owe: Callable[[Make], None]) -> None:
         self._run = run
+        self._owe = owe
         self._lanes: dict[Any, Lane] = {}
 
     def call(self, want: Run) -> Any:  # noqa: ANN401 - what the step returns
@@ -109,7 +117,14 @@ class Lanes:
                 # Whoever is in one has it still; the next there begins another.
                 self._lanes.clear()
             lane = self._lanes.setdefault(want.merge.key, Lane(self._run))
-        return lane.group.call(Asked(want.make, soft=False, merge=want.merge), undo=want.undo)
+        asked = Asked(want.make, soft=False, merge=want.merge)
+        try:
+            return lane.group.call(asked)
+        except BaseException:
+            if want.undo is not None and asked.is_done and asked.error is None:
+                # This thread was struck, and has no answer.
+                _take_back(want.undo, asked.result, self._owe)
+            raise
 
 
 class _Item:
@@ -132,10 +147,11 @@ class _Item:
 
 
 class LoopLanes:
-    """The lanes of one event loop."""
+    """The lanes of one event loop. owe: as of `Lanes`."""
 
-    def __init__(self, run: Callable[..., Awaitable[Any]]) -> None:
+    def __init__(self, run: Callable[..., Awaitable[Any]], owe: Callable[[Make], None]) -> None:
         self._run = run
+        self._owe = owe
         self._waiting: dict[Any, list[_Item]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -151,6 +167,8 @@ class LoopLanes:
                 undoing = _Item(Run(back), asyncio.get_running_loop().create_future())
                 self._put(undoing)
                 await self._outlast(undoing)
+                if undoing.error is not None:
+                    self._owe(back)
             raise
         if item.error is not None:
             raise item.error

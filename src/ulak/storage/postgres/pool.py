@@ -117,6 +117,14 @@ class Pool:
                 self._idle.popleft()[0].close()
             self._freed.notify()
 
+    def let_go(self, session: Session, since: float) -> None:
+        """Close it if it has not come back from the call that it has been in since then."""
+        with self._freed:
+            if session in self._taken and session.since == since:
+                self._taken.discard(session)
+                session.close()
+                self._freed.notify()
+
     def _end(self, session: Session, since: float) -> None:
         """End the call that this session has been in since then."""
         with self._freed:

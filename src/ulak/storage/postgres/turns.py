@@ -69,7 +69,7 @@ _TYPES = (
 )
 TAKE = (
     "UPDATE jobs SET state = 2, attempt = attempt + 1, delivery = delivery + 1, "
-    "holder = %(holder)s::bigint, worker = %(worker)s::bytea, "
+    "holder = %(holder)s::bigint, claim = %(claim)s::bigint, worker = %(worker)s::bytea, "
     f"started_at = {NOW_AT}, lease_s = %(lease_s)s::float8, lease_end = {NOW} + %(lease_s)s::float8"
 )
 
@@ -181,11 +181,13 @@ def is_plain(verdict: Verdict) -> bool:
 def wanted(scene: Scene, want: Want) -> dict[str, Any]:
     """The parameters of a claim."""
     assert scene.holder is not None
+    scene.claimed = queues = list(dict.fromkeys(want.queues))
     return {
-        "queues": list(dict.fromkeys(want.queues)),
+        "queues": queues,
         "limit": want.limit,
         "tasks": _named(want.tasks),
         "holder": scene.holder,
+        "claim": scene.claim,
         "worker": bytes_of(want.worker),
         "lease_s": float(want.lease_s),
     }
