@@ -74,12 +74,28 @@ def test_a_signal_after_the_last_job_has_begun_still_has_its_grace(
 # So much memory
 
 
-def test_a_lone_worker_ends_once_it_takes_too_much(work: Work, caller: Caller, gate: Door) -> None:
-    worker = work("hello:app", "--max-rss", "180M", "--concurrency", "2", "--grace", "10ms")
-    standing = caller.stand.enqueue(gate.place)
+GROWS_AND_STANDS = """
+@app.task
+def grow_and_stand(size: int, place: str) -> str:
+    grow(size)
+    return stand(place)
+"""
+
+
+def test_a_lone_worker_ends_once_it_takes_too_much(
+    work: Work, caller: Caller, gate: Door, folder: Path
+) -> None:
+    # Its only worker stands, so that none has a claim under way when it says that it takes no more.
+    (folder / "hello.py").write_text(HELLO + GROWS_AND_STANDS)
+
+    @caller.app.task(name="hello.grow_and_stand")
+    def grow_and_stand(size: int, place: str) -> str:
+        raise NotImplementedError
+
+    worker = work("hello:app", "--max-rss", "180M", "--concurrency", "1", "--grace", "10ms")
+    standing = grow_and_stand.enqueue(200 * MEGABYTE, gate.place)
     guest = gate.guest()
-    caller.grow.enqueue(200 * MEGABYTE)
-    assert worker.err.next().startswith("ulak takes no more jobs: it takes 2")
+    assert worker.err.next().startswith("ulak takes no more jobs: it takes ")
     waiting = caller.welcome.enqueue("ada")
     guest.let_go("home")
     assert worker.ended() == 0

@@ -26,7 +26,7 @@ from ulak.cli.options import current_folder, spelled_size
 from ulak.cli.output import visible
 from ulak.cli.stops import Deadline, Hurry, Stopped, Stops, end_in, next_note
 from ulak.cli.work_limits import LOOK_S, Look, Sources
-from ulak.clock import SYSTEM
+from ulak.clock import SYSTEM, pause
 from ulak.durations import SECONDS_MAX
 from ulak.errors import ConfigError, UlakError
 from ulak.worker import spare
@@ -43,6 +43,9 @@ HURRY_S = 1.0
 """How long after a second signal it may still take to hand back what runs."""
 
 SAY_S = 0.2
+
+STOP_TAKING_S = 1.0
+"""How long what is said of it waits until a pool takes no more jobs."""
 
 LINGER_S = 10.0
 """How long what else runs in it may keep a process that has ended by itself."""
@@ -314,7 +317,7 @@ class Worker:
             elif isinstance(note, Leave):
                 if number is None and why is None:
                     endings += self._begin(partial(pool.shutdown, note.grace_s))
-                    why = self._leave(note)
+                    why = self._leave(note, pool)
                     self._watch_late(pool)
             elif isinstance(note, OnlyLate):
                 # Their attempts have failed, whatever comes.
@@ -324,7 +327,7 @@ class Worker:
                 # A drain that is stopped ends twice, and tells the log so before the last line.
                 if endings == 0:
                     if pool.is_spent and number is None and why is None and not note.drained:
-                        why = self._leave(self._last())
+                        why = self._leave(self._last(), pool)
                     return msgspec.structs.replace(note, released=released), number, why
 
     def _watch_late(self, pool: Pool) -> None:
@@ -339,7 +342,10 @@ class Worker:
             except MemoryError:
                 spare.spend()  # a look at that tells of it
 
-    def _leave(self, leave: Leave) -> str:
+    def _leave(self, leave: Leave, pool: Pool) -> str:
+        until = SYSTEM.interval() + STOP_TAKING_S
+        while pool.takes_jobs and SYSTEM.interval() < until:  # whoever ends it has just begun to
+            pause(0.001)
         self._front.leaves(leave.why, leave.level)
         return leave.why
 
