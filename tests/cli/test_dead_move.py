@@ -176,6 +176,36 @@ def test_a_unique_key_that_is_taken_keeps_a_job_out(run: Run, mail: Queue, lines
     assert run("dead", "import", lines, "--yes") == run("dead", "import", lines) == (1, left, "")
 
 
+def test_lines_that_share_a_unique_key_are_foretold_as_they_come_in(
+    run: Run, mail: Queue, lines: Path
+) -> None:
+    for payload in "abc":
+        die(mail, payload, unique_key=payload)
+    found = exported(run)
+    for line in found[:2]:
+        line["unique_key"] = "ada"
+    lines.write_text("".join(f"{json.dumps(line)}\n" for line in [*found, found[2]]))
+    left = "  2 jobs left out, an earlier line has the unique key\n"
+    assert run("dead", "import", lines) == (1, f"2 jobs would be enqueued\n{left}", NOT_YET)
+    answer = read(run, "dead", "import", lines, "--yes", status=1)
+    assert answer["enqueued"] == [4, 5]
+    assert (answer["unique"], answer["before"]) == ([4], [5])
+
+
+def test_a_payload_that_was_mended_after_an_import_is_not_told_as_done(
+    run: Run, mail: Queue, lines: Path
+) -> None:
+    dead = die(mail, {"to": "grace"})
+    lines.write_text(run("dead", "export").out)
+    assert run("dead", "import", lines, "--yes").status == 0
+    mended = '{"to": "grace@example.org"}'
+    left = "0 jobs enqueued\n  1 job left out, enqueued before, and with another payload: 2\n"
+    assert run("dead", "edit", dead, "--payload", mended, "--yes") == (1, left, "")
+    lines.write_text(lines.read_text().replace("grace", "ada"))
+    assert run("dead", "import", lines, "--yes") == (1, left, "")
+    assert [job.payload for job in mail.jobs("ready")] == [{"to": "grace"}]
+
+
 def test_lines_come_from_the_standard_input_too(
     run: Run, mail: Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:

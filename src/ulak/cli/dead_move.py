@@ -116,14 +116,16 @@ class Put(msgspec.Struct):
     """What became of letters, or would.
 
     new: the ids of the new jobs. would: how many would be enqueued. before: the ids of those that stand for a
-    letter since an earlier import. taken: of open jobs that have its unique key. full: how many had no room.
-    room: of queues that have less of it than would be needed.
+    letter since an earlier import, or line. other: likewise, with another payload than it has. taken: of open
+    jobs that have its unique key. shared: how many have that of an earlier line, or stand for the same job. full: how many had no room. room: of queues that have less of it than would be needed.
     """
 
     new: list[int] = msgspec.field(default_factory=list)
     would: int = 0
     before: list[int] = msgspec.field(default_factory=list)
+    other: list[int] = msgspec.field(default_factory=list)
     taken: list[int] = msgspec.field(default_factory=list)
+    shared: int = 0
     full: int = 0
     room: dict[str, int] = msgspec.field(default_factory=dict)
 
@@ -164,24 +166,38 @@ def put_all(store: Store, letters: Iterable[Letter], *, really: bool) -> Put:
     """Enqueue letters, a hundred at a time, in their order; or find out what would become of them."""
     put = Put()
     wanted: Counter[str] = Counter()
+    keys: set[tuple[str, str | None]] = set()
     batch: list[Letter] = []
     for letter in letters:
         if batch and (letter.queue != batch[0].queue or len(batch) == _BATCH):
-            _put(store, batch, put, wanted, really=really)
+            _put(store, batch, put, wanted, keys, really=really)
             batch = []
         batch.append(letter)
     if batch:
-        _put(store, batch, put, wanted, really=really)
+        _put(store, batch, put, wanted, keys, really=really)
     put.room = too_little_room(store, wanted)
     return put
 
 
-def _put(store: Store, batch: Sequence[Letter], put: Put, wanted: Counter[str], *, really: bool) -> None:
+def _put(
+    store: Store,
+    batch: Sequence[Letter],
+    put: Put,
+    wanted: Counter[str],
+    keys: set[tuple[str, str | None]],
+    *,
+    really: bool,
+) -> None:
+    """Put those of one queue. keys: those of the letters that would be enqueued so far."""
     answers = _answers(store, batch, really=really)
     known = [int(answer) for answer in answers if isinstance(answer, Duplicate)]
     there = dict(zip(known, store.get(known), strict=True))
     for letter, answer in zip(batch, answers, strict=True):
-        if isinstance(answer, Full):
+        draft = letter.draft
+        if isinstance(answer, Full) and not really and not keys.isdisjoint(_keys_of(letter)):
+            put.shared += 1
+        elif isinstance(answer, Full):
+            keys.update(_keys_of(letter))
             put.would += not really
             put.full += really
             wanted[letter.queue] += not really
@@ -190,8 +206,18 @@ def _put(store: Store, batch: Sequence[Letter], put: Put, wanted: Counter[str], 
         else:
             # The job of an idempotency key may be forgotten; that of a unique key is open.
             job = there[int(answer)]
-            is_same = job is None or job.idempotency_key == letter.draft.idempotency_key
-            (put.before if is_same else put.taken).append(int(answer))
+            if job is not None and job.idempotency_key != draft.idempotency_key:
+                put.taken.append(int(answer))
+            else:
+                is_same = job is None or (job.payload, job.codec) == (draft.payload, draft.codec)
+                (put.before if is_same else put.other).append(int(answer))
+
+
+def _keys_of(letter: Letter) -> set[tuple[str, str | None]]:
+    """What only one open job of its queue may have, and what only one job may."""
+    draft = letter.draft
+    once = {("", draft.idempotency_key)}
+    return once if draft.unique_key is None else {*once, (letter.queue, draft.unique_key)}
 
 
 def _answers(store: Store, batch: Sequence[Letter], *, really: bool) -> list[int | Full]:
@@ -213,7 +239,8 @@ def tell_put(put: Put, *, as_json: bool, really: bool) -> int:
     """Say what became of them, or would; the exit status."""
     if as_json:
         answer = {"enqueued": put.new, "would_enqueue": put.would, "room": put.room}
-        print_json(answer | {"before": put.before, "unique": put.taken, "full": put.full}, to=sys.stdout)
+        answer |= {"before": put.before, "unique": put.taken, "full": put.full}
+        print_json(answer | {"before_with_other_payload": put.other, "shared": put.shared}, to=sys.stdout)
     else:
         if put.would:
             say(f"{many(put.would, 'job')} would be enqueued", to=sys.stdout)
@@ -221,9 +248,15 @@ def tell_put(put: Put, *, as_json: bool, really: bool) -> int:
             say(f"{many(len(put.new), 'job')} enqueued{few(put.new)}", to=sys.stdout)
         for queue, room in put.room.items():
             say(f"  queue {queue} has room for {room} only; the others would be left out", to=sys.stdout)
-        for ids, why in ((put.before, "enqueued before"), (put.taken, "another open job has the unique key")):
+        for ids, why in (
+            (put.before, "enqueued before"),
+            (put.other, "enqueued before, and with another payload"),
+            (put.taken, "another open job has the unique key"),
+        ):
             if ids:
                 say(f"  {many(len(ids), 'job')} left out, {why}{few(ids)}", to=sys.stdout)
+        if put.shared:
+            say(f"  {many(put.shared, 'job')} left out, an earlier line has the unique key", to=sys.stdout)
         if put.full:
             say(
                 f"  {many(put.full, 'job')} left out, no room in the queue: again when there is",
@@ -231,7 +264,7 @@ def tell_put(put: Put, *, as_json: bool, really: bool) -> int:
             )
     if put.would and not really:
         say("nothing was done yet: give --yes to do it", to=sys.stderr)
-    return NOT_DONE if put.would or put.taken or put.full else DONE
+    return NOT_DONE if put.would or put.other or put.taken or put.full else DONE
 
 
 # edit
