@@ -13,6 +13,7 @@ import pytest
 
 from tests.support.postgres import conninfo, execute, fresh_url
 from ulak import ArgumentError, AsyncQueue, LeaseLost, Outcome, Queue, QueueFull, StorageBusy
+from ulak.core.job import Duplicate
 from ulak.testing import ManualClock
 
 psycopg = pytest.importorskip("psycopg")
@@ -182,10 +183,35 @@ def test_what_cannot_be_joined_is_refused_and_nothing_is_stored(q: Queue, url):
             db.execute("SELECT nothing")
         with pytest.raises(ArgumentError, match="roll it back"):
             q.enqueue("x", connection=db)
+    with connected(url) as db, db.pipeline(), pytest.raises(ArgumentError, match="pipeline"):
+        q.enqueue("x", connection=db)
+    ascii_only = connected(url, client_encoding="sql_ascii")
+    with ascii_only as db, pytest.raises(ArgumentError, match="client_encoding"):
+        q.enqueue("x", connection=db)
     for other in (object(), 5, "postgresql://host/app"):
         with pytest.raises(ArgumentError, match="psycopg 3"):
             q.enqueue("x", connection=other)
     assert q.counts().total == 2
+
+
+def test_jobs_whose_time_is_over_are_left_to_others_by_a_transaction_that_may_stay_open(q: Queue, url):
+    q.enqueue("over", expires=0.001)
+    time.sleep(0.01)
+    with connected(url) as db:
+        q.enqueue("open", connection=db)
+        q.enqueue("beside")
+        assert q.counts().expired == 1
+        db.commit()
+    q.configure(capacity=3)
+    q.enqueue("over", expires=0.001, unique_key="k")
+    time.sleep(0.01)
+    with connected(url) as db:
+        # Where it is in the way, it is ended.
+        assert not isinstance(q.enqueue("new", unique_key="k", connection=db), Duplicate)
+        db.rollback()
+        assert q.enqueue("third", connection=db)
+        db.commit()
+    assert (q.counts().ready, q.counts().expired) == (3, 2)
 
 
 def test_a_connection_to_another_store_is_refused_and_its_transaction_goes_on(q: Queue):

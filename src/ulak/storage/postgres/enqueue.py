@@ -257,9 +257,11 @@ def _add_with_care(
     if row.capacity is not None:
         # Before anything else: who takes room may wait for the others, but not the other way round.
         row = yield from to_take_room(scene, row.id)
-    yield from expire(ledger, row)
     keys = {name: [bytes_of(getattr(draft, name)) for draft in drafts] for name in _KEYS}
     asked = {f"{name}s": [key for key in found if key is not None] for name, found in keys.items()}
+    # In a transaction of a caller's only if one is in the way: it may hold them for long.
+    if scene.shard is not None or asked["unique_keys"]:
+        yield from expire(ledger, row)
     known: dict[tuple[str, bytes], int] = {}
     if any(asked.values()):
         rows = yield Execute(_KNOWN, {**base(scene), "queue_id": row.id, **asked})

@@ -212,6 +212,10 @@ def _checked(db: C) -> C:
         raise ArgumentError("connection= is closed")
     if status == pq.TransactionStatus.INERROR:
         raise ArgumentError("connection= is in a transaction that has failed: roll it back, and begin again")
+    if db.info.pipeline_status != pq.PipelineStatus.OFF:
+        raise ArgumentError("connection= is in a pipeline, which answers nothing yet: leave that first")
+    if db.info.encoding == "ascii":
+        raise ArgumentError("connection= has client_encoding SQL_ASCII, which reads no text: set it to UTF8")
     if status == pq.TransactionStatus.IDLE and db.autocommit:
         raise ArgumentError(
             "connection= must be inside a transaction, which your commit ends: with connection.transaction():"
