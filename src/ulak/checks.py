@@ -11,7 +11,7 @@ from typing import TypeAlias, TypeVar, cast
 from ulak import codec
 from ulak.core.backoff import Backoff
 from ulak.core.job import PRIORITY_MAX, PRIORITY_MIN, Draft
-from ulak.core.store import BATCH_MAX, Retention
+from ulak.core.store import BATCH_MAX, KEEP_COUNT_MAX, Retention
 from ulak.durations import Duration, seconds
 from ulak.errors import ArgumentError
 from ulak.names import QUEUE_NAME, check_key, check_queue_name
@@ -200,9 +200,9 @@ def check_served(queues: object) -> tuple[list[str], Mapping[str, int] | None]:
 
 def check_capacity(capacity: object) -> int | None:
     """Most open jobs, or None for no bound; else ArgumentError."""
-    if capacity is not None and (type(capacity) is not int or capacity < 1):
+    if capacity is not None and (type(capacity) is not int or not 1 <= capacity <= KEEP_COUNT_MAX):
         raise ArgumentError(
-            f"capacity is the most open jobs: an int from 1, or None for no bound; {_got(capacity)}"
+            f"capacity is the most open jobs: an int from 1 to 2**63 - 1, or None for any; {_got(capacity)}"
         )
     return capacity
 

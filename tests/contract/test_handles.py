@@ -374,6 +374,7 @@ def test_options_may_be_none_as_if_not_given(q: Queue) -> None:
     ("make", "text"),
     [
         (lambda: Queue(capacity=0), "got 0"),
+        (lambda: Queue(capacity=2**63), "got 9223372036854775808"),
         (lambda: Queue(capacity=-(10**5000)), "got an int of 16610 bits"),
         (lambda: Queue(capacity="secret"), "got str"),  # type: ignore[arg-type]
         (lambda: Queue(max_attempts=0), "got 0"),
