@@ -23,6 +23,7 @@ from ulak.checks import (
     check_id,
     check_limit,
     check_names,
+    check_priority,
     check_retention,
     draft_of,
     several,
@@ -298,7 +299,13 @@ class Handle:
         drafts: list[Draft] = []
         for job in several(jobs, "enqueue_many takes a list of payloads or NewJobs"):
             try:
-                drafts.append(self._draft(job if type(job) is NewJob else NewJob(job)))
+                if type(job) is NewJob and not job.is_plain:
+                    drafts.append(self._draft(job))
+                    continue
+                # The same, without asking for options that it has not.
+                payload, priority = (job.payload, job.priority) if type(job) is NewJob else (job, 0)
+                body, tag = codec.encode(payload)
+                drafts.append(Draft(body, tag, check_priority(priority), self._max_attempts))
             except PayloadError as error:
                 raise PayloadError(f"jobs[{len(drafts)}].{error.args[0]}") from None
             except ArgumentError as error:

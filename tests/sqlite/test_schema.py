@@ -158,8 +158,14 @@ def test_T16_the_command_says_so_in_one_line_and_touches_nothing(path, make_file
     assert all_bytes(path.parent) == before
 
 
-OLDER: dict[int, tuple[str, ...]] = {1: ("DROP TABLE history",)}
-"""By version: what a store of this version has more."""
+OLDER: dict[int, tuple[str, ...]] = {
+    1: ("DROP TABLE history",),
+    2: (
+        "DROP INDEX jobs_ended",
+        "CREATE INDEX jobs_ended ON jobs (queue, state, ended_at, id) WHERE state IN (4, 5, 6, 7)",
+    ),
+}
+"""By version: what undoes the step from it to the next."""
 
 
 def make_older(path: Path, version: int) -> None:

@@ -97,10 +97,11 @@ def add(ledger: Ledger, queue: str, drafts: Sequence[Draft], *, known_only: bool
     if new:
         ledger.find_room()
         ledger.last_id += new
+        now_at, queue_id = ledger.now_at, row.id
         rows = [
-            inserted(answer, row.id, draft, ledger.now_at)
+            inserted(answer, queue_id, draft, now_at)
             for draft, answer in zip(drafts, answers, strict=True)
-            if not isinstance(answer, Duplicate)
+            if type(answer) is not Duplicate
         ]
         _insert(ledger, row, rows)
     _remember_keys(ledger, row, drafts, answers)

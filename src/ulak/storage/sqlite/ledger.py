@@ -270,7 +270,7 @@ class Ledger:
             return 0
         gone = self.db.execute(
             "DELETE FROM jobs WHERE id IN (SELECT id FROM jobs WHERE queue = ? AND state = ? "
-            "AND state IN (4, 5, 6, 7) AND ended_at <= ? ORDER BY ended_at, id LIMIT ?)",
+            "AND +state BETWEEN 4 AND 7 AND ended_at <= ? ORDER BY ended_at, id LIMIT ?)",
             (row.id, number, float("inf") if before_at is None else before_at, limit),
         ).rowcount
         if gone:

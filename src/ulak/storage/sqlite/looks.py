@@ -224,7 +224,7 @@ def get(db: sqlite3.Connection, ids: Sequence[int]) -> list[Job | None]:
 
 
 # The index that has all jobs of a state of one queue, and what it takes to be allowed to use it.
-_ENDED = ("jobs_ended", "state IN (4, 5, 6, 7)")
+_ENDED = ("jobs_ended", "+state BETWEEN 4 AND 7")
 _INDEX_OF = {
     State.READY: ("jobs_ready", "1"),
     State.SCHEDULED: ("jobs_due", "1"),

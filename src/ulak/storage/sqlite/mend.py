@@ -58,7 +58,7 @@ def _is_off(ledger: Ledger, row: QueueRow) -> bool:
     waiting = (row.ready, row.scheduled, row.leased, row.held)
     counters = (*waiting, row.succeeded, row.dead, row.cancelled, row.expired)
     for state, counter in enumerate(counters):
-        more = " AND state IN (4, 5, 6, 7)" if state > HELD else ""
+        more = " AND +state BETWEEN 4 AND 7" if state > HELD else ""
         found = ledger.db.execute(
             f"SELECT count(*) FROM (SELECT 1 FROM jobs WHERE queue = ? AND state = {state:d}{more} LIMIT ?)",  # noqa: S608
             (row.id, COUNTED_MAX),

@@ -14,7 +14,7 @@ from ulak.errors import SchemaError
 APPLICATION_ID = 0x756C616B
 """What SQLite keeps in the file's head: "ulak"."""
 
-VERSION = 2
+VERSION = 3
 """The newest schema this version knows: the number of its last migration."""
 
 LIBRARY_MIN = (3, 37, 0)
