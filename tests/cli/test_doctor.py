@@ -38,10 +38,12 @@ def run(run: Run) -> Run:
 
 
 def examined(run: Run, *argv: str) -> dict[str, Any]:
-    """The result of a run, whose status says whether there is a problem."""
+    """The result of a run, whose status says whether there is a problem, and whether it is the store."""
     done = run("--json", *argv)
     result: dict[str, Any] = json.loads(done.out)
-    assert (done.status, done.err) == (0 if result["ok"] else 1, "")
+    unusable = {"cannot be opened", "cannot be reached", "cannot be used"}
+    is_usable = unusable.isdisjoint(part["text"] for part in result["parts"].values())
+    assert (done.status, done.err) == (0 if result["ok"] else 1 if is_usable else 69, "")
     return result
 
 

@@ -225,6 +225,32 @@ def test_a_port_that_others_have_is_said_before_the_first_job(refused: Refused) 
 # The listener
 
 
+def test_an_answer_that_comes_a_byte_at_a_time_has_the_same_time_in_all(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def drip() -> None:
+            line, _ = server.accept()
+            until = time.monotonic() + 5.0
+            with line, contextlib.suppress(OSError):
+                line.sendall(b"HTTP/1.1 200 OK\r\n\r\n")
+                while time.monotonic() < until:
+                    line.sendall(b"x")
+                    time.sleep(0.01)
+
+        dripping = threading.Thread(target=drip)
+        dripping.start()
+        where = f"127.0.0.1:{server.getsockname()[1]}"
+        status = main(["health", where, "--timeout", "100ms"])
+        dripping.join()
+    said = capsys.readouterr()
+    assert (status, said.out) == (1, "")
+    assert said.err == f"nobody answers at {where}: it took more than 100ms\n"
+    assert main(["health", where, "--timeout", "0s"]) == 1
+    assert capsys.readouterr().err == f"nobody answers at {where}: it took more than 0s\n"
+
+
 @pytest.fixture
 def listener() -> Iterator[Listener]:
     def fail() -> Answer:

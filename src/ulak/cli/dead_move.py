@@ -117,7 +117,8 @@ class Put(msgspec.Struct):
 
     new: the ids of the new jobs. would: how many would be enqueued. before: the ids of those that stand for a
     letter since an earlier import, or line. other: likewise, with another payload than it has. taken: of open
-    jobs that have its unique key. shared: how many have that of an earlier line, or stand for the same job. full: how many had no room. room: of queues that have less of it than would be needed.
+    jobs that have its unique key. shared: how many have that of an earlier line, or stand for the same job.
+    full: how many had no room. room: of queues that have less of it than would be needed.
     """
 
     new: list[int] = msgspec.field(default_factory=list)

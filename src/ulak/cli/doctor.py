@@ -7,6 +7,7 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, TextIO
 
+from ulak.cli.explain import UNAVAILABLE
 from ulak.cli.inspect import command
 from ulak.cli.options import duration
 
@@ -19,7 +20,7 @@ _NAME_COLUMNS = 12
 _DESCRIPTION = """
 Says which library and which mode a store works with and why, whether it is whole, who is using it, what
 waits in its queues and for whom, and what is wrong, each with its remedy. Exits with 0 if nothing is wrong,
-with 1 if something is; a note is advice.
+with 1 if something is, with 69 if it cannot be used at all; a note is advice.
 """
 _LATE = "5m"
 
@@ -34,7 +35,10 @@ def add(commands: Any) -> None:  # noqa: ANN401 - argparse has no public name fo
 
 
 def run(args: argparse.Namespace) -> int:
-    """Examine the store and print what came of it; 0 if nothing is wrong, 3 if it is not there, else 1."""
+    """Examine the store and print what came of it.
+
+    0 if nothing is wrong, 3 if it is not there, 69 if it cannot be used at all, else 1.
+    """
     from ulak.cli.inspect_open import NOT_FOUND, Missing, target_of
     from ulak.cli.inspect_parts import Finding, Part
     from ulak.cli.inspect_table import print_json
@@ -50,7 +54,12 @@ def run(args: argparse.Namespace) -> int:
         print_json(as_json(parts, str(target)), to=sys.stdout)
     else:
         print_parts(parts, str(target), to=sys.stdout)
+    if not status and any(part.text in _UNUSABLE for part in parts):
+        return UNAVAILABLE
     return status or int(any(found.is_problem for found in findings_of(parts)))
+
+
+_UNUSABLE = ("cannot be opened", "cannot be reached", "cannot be used")
 
 
 _NOT_THERE = (

@@ -8,6 +8,8 @@ from typing import Any
 
 from ulak.cli.options import Address, add_verbose, address, duration
 from ulak.cli.output import say, visible
+from ulak.clock import SYSTEM
+from ulak.durations import format_duration
 
 TIMEOUT_S = 2.0
 ANSWER_BYTES_MAX = 64 * 1024
@@ -46,6 +48,8 @@ def run(args: argparse.Namespace) -> int:
         status, body = _asked(args.where, args.path, args.timeout)
     except (OSError, ValueError) as error:
         why = getattr(error, "strerror", None) or str(error)
+        if isinstance(error, TimeoutError) and error.errno is None:
+            why = f"it took more than {format_duration(args.timeout)}"
         say(f"nobody answers at {args.where}: {visible(why)}", to=sys.stderr)
         return 1
     is_ok = status == 200
@@ -57,10 +61,20 @@ def _asked(where: Address, path: str, timeout_s: float) -> tuple[int, str]:
     """Status and body. Not by http.client, which takes as long to import as all the rest."""
     import socket
 
-    with socket.create_connection(where, timeout_s) as line:
+    until = SYSTEM.interval() + timeout_s
+
+    def left_s() -> float:
+        if (left_s := until - SYSTEM.interval()) <= 0:
+            raise TimeoutError
+        return left_s
+
+    with socket.create_connection(where, left_s()) as line:
         line.sendall(f"GET {path} HTTP/1.1\r\nHost: {where}\r\nConnection: close\r\n\r\n".encode())
         told = b""
-        while len(told) < ANSWER_BYTES_MAX and (read := line.recv(ANSWER_BYTES_MAX)):
+        read = b"..."
+        while read and len(told) < ANSWER_BYTES_MAX:
+            line.settimeout(left_s())
+            read = line.recv(ANSWER_BYTES_MAX)
             told += read
     head, _, body = told.partition(b"\r\n\r\n")
     words = head.split(b" ", 2)
