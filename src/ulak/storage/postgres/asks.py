@@ -13,6 +13,7 @@ from typing import Any, TypeAlias, TypeVar
 import msgspec
 
 from ulak.core.store import Until
+from ulak.errors import StorageBusy
 
 R = TypeVar("R")
 
@@ -39,6 +40,14 @@ Step: TypeAlias = Generator[Execute, Rows, R]
 
 class ApartError(Exception):
     """Several calls cannot be done by one step: nothing was changed, and each is to be run by itself."""
+
+
+class InTheWayError(ApartError):
+    """Others hold what a call needs, and it was to wait for a moment only. told: what it says in the end."""
+
+    def __init__(self, told: StorageBusy) -> None:
+        super().__init__()
+        self.told = told
 
 
 class Scene:

@@ -4,21 +4,25 @@ from __future__ import annotations
 
 import contextlib
 import random
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from typing import Generic, TypeVar
 
 import psycopg
 
 from ulak.clock import MACHINE
-from ulak.errors import StorageUnavailable, UlakError
-from ulak.storage.postgres.asks import Execute, Rows, Step
-from ulak.storage.postgres.faults import AGAIN, explained, is_lost
+from ulak.errors import StorageBusy, StorageUnavailable, UlakError
+from ulak.storage.postgres.asks import Execute, InTheWayError, Rows, Step
+from ulak.storage.postgres.faults import AGAIN, LOCKED, explained, is_lost, is_of_all
+from ulak.storage.postgres.link import BRIEF_S, LOCK_S
 from ulak.storage.postgres.place import Place
 
 R = TypeVar("R")
 
 PATIENCE_S = 2.0
 """How long a call tries to reach a server that is away, as long as it is known that nothing was changed."""
+
+WAITS_S = (BRIEF_S, LOCK_S)
+"""How long a call waits for others: at first as its session does, in one round trip; then to the full."""
 
 RUNS_MAX = 10
 """How often a step is run again that others were in the way of."""
@@ -78,9 +82,12 @@ def _all(step: Step[R], ask: Execute) -> Generator[Execute, Rows, R]:
 
 
 class Tries:
-    """What one call has tried so far."""
+    """What one call has tried so far. lock_s: how long it is to wait for others in its next run."""
 
-    def __init__(self, place: Place, patience_s: float = PATIENCE_S) -> None:
+    def __init__(
+        self, place: Place, patience_s: float = PATIENCE_S, waits_s: Sequence[float] = WAITS_S
+    ) -> None:
+        self.lock_s, *self._waits_s = waits_s
         self._place = place
         self._patience_s = patience_s
         self._runs = 0
@@ -90,7 +97,8 @@ class Tries:
     def after(self, error: psycopg.Error | StorageUnavailable, *, is_sent: bool = False) -> float:
         """For how long to pause before the next try. Raises what the caller is told if there is none.
 
-        is_sent: what commits was sent, so that a lost connection leaves it unknown.
+        is_sent: what commits was sent, so that a lost connection leaves it unknown. Raises InTheWayError if
+        others are in the way of this call only, and it was to wait for a moment.
         """
         if isinstance(error, StorageUnavailable):
             return self._patience(error)
@@ -99,6 +107,12 @@ class Tries:
             if self._runs < RUNS_MAX:
                 return random.uniform(0.0, 0.005 * self._runs)
         told = explained(error, str(self._place), is_unknown=is_sent)
+        if error.sqlstate == LOCKED and self.lock_s < LOCK_S:
+            assert isinstance(told, StorageBusy)
+            if not self._waits_s and not is_of_all(error):
+                raise InTheWayError(told) from None
+            self.lock_s = self._waits_s.pop(0) if self._waits_s else LOCK_S
+            return 0.0
         if is_lost(error) and not is_sent:
             return self._patience(told)
         # A mistake in a statement, or in the schema, names no values; anything else may.

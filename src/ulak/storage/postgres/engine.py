@@ -13,7 +13,7 @@ import itertools
 import logging
 import os
 import secrets
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from typing import Any, Concatenate, ParamSpec, TypeAlias, TypeVar, assert_never, cast
 
 import msgspec
@@ -29,12 +29,12 @@ from ulak.storage.helper import Helper
 from ulak.storage.line import WaitLine
 from ulak.storage.postgres import schema
 from ulak.storage.postgres.asks import Scene, Step
-from ulak.storage.postgres.attempt import Attempt, Tries
+from ulak.storage.postgres.attempt import WAITS_S, Attempt, Tries
 from ulak.storage.postgres.bell import Bell, ring
 from ulak.storage.postgres.debts import Debts, hand_back
 from ulak.storage.postgres.faults import is_lost
 from ulak.storage.postgres.lanes import Lanes, LoopLanes, Run, Undo
-from ulak.storage.postgres.link import LoopSession, Session
+from ulak.storage.postgres.link import LoopSession, Session, begin_text
 from ulak.storage.postgres.listen import Listener
 from ulak.storage.postgres.others import Others
 from ulak.storage.postgres.place import Place
@@ -225,11 +225,20 @@ class Engine:
         if not self._is_open:
             raise Closed("this store is closed; make another handle on it")
 
-    def run(self, make: Callable[[Scene], Step[R]], *, repeats: bool = False) -> R:
-        """Run a step in a transaction of its own, and tell its waiters; again, if others were in the way."""
+    def run(
+        self,
+        make: Callable[[Scene], Step[R]],
+        *,
+        repeats: bool = False,
+        waits_s: Sequence[float] = WAITS_S,
+    ) -> R:
+        """Run a step in a transaction of its own, and tell its waiters; again, if others were in the way.
+
+        waits_s: how long it waits for others, one after the other. Raises InTheWayError if not to the full.
+        """
         last: list[Ran] = []
         try:
-            return self._run(make, last, repeats=repeats)
+            return self._run(make, last, Tries(self.place, waits_s=waits_s), repeats=repeats)
         except BaseException:
             self._owe_what_may_be_claimed(last)
             for _, _, session, since in last:
@@ -238,8 +247,7 @@ class Engine:
                 self._pool.let_go(session, since)
             raise
 
-    def _run(self, make: Callable[[Scene], Step[R]], last: list[Ran], *, repeats: bool) -> R:
-        tries = Tries(self.place)
+    def _run(self, make: Callable[[Scene], Step[R]], last: list[Ran], tries: Tries, *, repeats: bool) -> R:
         while True:
             session = attempt = None
             is_sound = False
@@ -247,7 +255,7 @@ class Engine:
                 session = self._pool.take()
                 self.used_at = session.since
                 scene = self.scene(session.number)
-                attempt = Attempt(make(scene), session.begin, is_proxied=session.is_proxied)
+                attempt = self._attempt(make(scene), session, tries.lock_s)
                 last[:] = [(scene, attempt, session, session.since)]
                 answer = session.drive(attempt.work())
                 is_sound = True
@@ -272,17 +280,24 @@ class Engine:
                     self._pool.put(session, is_sound=is_sound)
             pause(pause_s)
 
-    async def arun(self, make: Callable[[Scene], Step[R]], *, repeats: bool = False) -> R:
+    async def arun(
+        self,
+        make: Callable[[Scene], Step[R]],
+        *,
+        repeats: bool = False,
+        waits_s: Sequence[float] = WAITS_S,
+    ) -> R:
         """The same on the running event loop."""
         last: list[Ran] = []
         try:
-            return await self._arun(make, last, repeats=repeats)
+            return await self._arun(make, last, Tries(self.place, waits_s=waits_s), repeats=repeats)
         except BaseException:
             self._owe_what_may_be_claimed(last)
             raise
 
-    async def _arun(self, make: Callable[[Scene], Step[R]], last: list[Ran], *, repeats: bool) -> R:
-        tries = Tries(self.place)
+    async def _arun(
+        self, make: Callable[[Scene], Step[R]], last: list[Ran], tries: Tries, *, repeats: bool
+    ) -> R:
         pool = self._loop_pool()
         while True:
             session = attempt = None
@@ -291,7 +306,7 @@ class Engine:
                 session = await pool.take()
                 self.used_at = session.since
                 scene = self.scene(session.number)
-                attempt = Attempt(make(scene), session.begin, is_proxied=session.is_proxied)
+                attempt = self._attempt(make(scene), session, tries.lock_s)
                 last[:] = [(scene, attempt, session, session.since)]
                 answer = await session.drive(attempt.work())
                 is_sound = True
@@ -317,6 +332,13 @@ class Engine:
                 if session is not None:
                     pool.put(session, is_sound=is_sound)
             await asyncio.sleep(pause_s)
+
+    def _attempt(self, step: Step[R], session: Session | LoopSession, lock_s: float) -> Attempt[R]:
+        if lock_s == session.lock_s:
+            return Attempt(step, session.begin, is_proxied=session.is_proxied)
+        # For another wait than the session's even a lone statement needs a transaction, to say so in.
+        begin = begin_text(self.place, lock_s, is_proxied=session.is_proxied)
+        return Attempt(step, begin, is_proxied=True)
 
     def _owe_what_may_be_claimed(self, last: list[Ran]) -> None:
         """A run has ended without an answer: what it may have leased is for nobody."""

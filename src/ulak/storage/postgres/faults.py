@@ -18,10 +18,11 @@ from ulak.errors import (
 )
 
 UNIQUE = "23505"
+LOCKED = "55P03"
 AGAIN = frozenset({"40001", "40P01", UNIQUE})
 """Serialisation failure, deadlock, a key that another call has stored just now: the step is run again."""
 
-_BUSY = frozenset({"55P03", "57014", *AGAIN, "25P03", "55006"})
+_BUSY = frozenset({LOCKED, "57014", *AGAIN, "25P03", "55006"})
 _FULL = frozenset({"53100", "53200", "53400"})
 _SCHEMA = frozenset({"42P01", "42703", "42883", "3F000", "42704", "42P02"})
 _READ_ONLY = "25006"
@@ -36,6 +37,15 @@ def is_lost(error: psycopg.Error) -> bool:
     if state is None:
         return isinstance(error, psycopg.OperationalError | psycopg.InterfaceError)
     return state in _AWAY or state.startswith("08")
+
+
+def is_of_all(error: psycopg.Error) -> bool:
+    """Whether what was waited for is what all calls of a kind need: room of their queue, or its tallies.
+
+    Else it is a job or a key, which one of them needs. The server names what it waited for, if at all.
+    """
+    context = error.diag.context or ""
+    return "has_room" in context or '"tallies"' in context
 
 
 def explained(error: psycopg.Error, place: str, *, is_unknown: bool = False) -> UlakError:

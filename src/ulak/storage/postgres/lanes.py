@@ -1,13 +1,15 @@
 """Calls alike that wait at the same moment share a statement: those of threads, and those of an event loop.
 
 Whoever finds its lane empty goes at once, alone. Who comes meanwhile goes with the next, all together; so
-there is one statement of a kind under way at a time, and a lone caller pays for no other.
+there is one statement of a kind under way at a time, and a lone caller pays for no other. Who has to wait for
+a transaction of somebody else's leaves its lane, so that the others do not wait with it.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import threading
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
@@ -20,7 +22,9 @@ from ulak.errors import (
     StorageUnavailable,
 )
 from ulak.storage.group import Asked, Group, Merge
-from ulak.storage.postgres.asks import Scene, Step
+from ulak.storage.postgres.asks import InTheWayError, Scene, Step
+from ulak.storage.postgres.attempt import WAITS_S
+from ulak.storage.postgres.link import BRIEF_S, LOCK_S
 
 Make = Callable[[Scene], Step[Any]]
 Undo = Callable[[Any], Make | None]
@@ -30,6 +34,12 @@ BATCH_MAX = 256
 
 LANES_MAX = 256
 """So many lanes are remembered; then those that nobody is in are forgotten."""
+
+APART_S = 0.02
+"""How long each of those waits for others which have waited together: no longer than the rest bear."""
+
+PATIENT_MAX = 3
+"""So many calls that have left their lanes wait for others at once: in a few of the pool's sessions."""
 
 _OF_ALL = (StorageUnavailable, StorageFull, SchemaError, Closed)
 """What says nothing of a call, but of the store. What is in the way may be in that of one call only."""
@@ -62,7 +72,7 @@ def _take_back(undo: Undo, answer: Any, owe: Callable[[Make], None]) -> None:  #
 class Lane:
     """The calls of threads of one kind."""
 
-    def __init__(self, run: Callable[[Make], Any]) -> None:
+    def __init__(self, run: Callable[..., Any]) -> None:
         self._run = run
         self._is_running = False
         self.group = Group(self._run_all, lambda: self._is_running)
@@ -70,32 +80,33 @@ class Lane:
     def _run_all(self, batch: list[Asked]) -> None:
         # If this thread is struck meanwhile, nobody knows what is stored.
         self._is_running = True
-        alike = [asked for asked in batch if asked.merge is not None]
-        if len(alike) < 2 or not self._done_together(alike):
-            self._do_apart(alike)
-        self._do_apart([asked for asked in batch if asked.merge is None])
+        lock_s: float | None = BRIEF_S if len(batch) < 2 else self._do_together(batch)
+        if lock_s is not None:
+            self._do_apart(batch, lock_s)
         self._is_running = False
 
-    def _done_together(self, batch: list[Asked]) -> bool:
+    def _do_together(self, batch: list[Asked]) -> float | None:
+        """None if it is done; else how long each of them is to wait for others, apart."""
         answers: Sequence[Any] = ()
         try:
-            answers = self._run(together(batch))
+            answers = self._run(together(batch), waits_s=(BRIEF_S,))
         except _OF_ALL as error:
             for asked in batch:
                 asked.error, asked.is_done = error, True
-            return True
+        except InTheWayError:
+            return APART_S
         except Exception:  # noqa: BLE001 - it is of one of them; the others are to have their answers
-            return False
+            return BRIEF_S
         finally:
             # Also where this thread was struck after the answer: the others are to have theirs.
             for asked, answer in zip(batch, answers, strict=False):
                 asked.result, asked.is_done = answer, True
-        return True
+        return None
 
-    def _do_apart(self, batch: list[Asked]) -> None:
+    def _do_apart(self, batch: list[Asked], lock_s: float) -> None:
         for asked in batch:
             try:
-                asked.result, asked.is_done = self._run(asked.step), True
+                asked.result, asked.is_done = self._run(asked.step, waits_s=(lock_s,)), True
             except Exception as error:  # noqa: BLE001 - it belongs to whoever asked
                 asked.error, asked.is_done = error, True
 
@@ -103,9 +114,10 @@ class Lane:
 class Lanes:
     """The lanes of threads, by what their calls have alike. owe: has a step done soon, for nobody."""
 
-    def __init__(self, run: Callable[[Make], Any], owe: Callable[[Make], None]) -> None:
+    def __init__(self, run: Callable[..., Any], owe: Callable[[Make], None]) -> None:
         self._run = run
         self._owe = owe
+        self._patient = threading.Semaphore(PATIENT_MAX)
         self._lanes: dict[Any, Lane] = {}
 
     def call(self, want: Run) -> Any:  # noqa: ANN401 - what the step returns
@@ -120,11 +132,22 @@ class Lanes:
         asked = Asked(want.make, soft=False, merge=want.merge)
         try:
             return lane.group.call(asked)
+        except InTheWayError as error:
+            return self._wait(want, error)
         except BaseException:
             if want.undo is not None and asked.is_done and asked.error is None:
                 # This thread was struck, and has no answer.
                 _take_back(want.undo, asked.result, self._owe)
             raise
+
+    def _wait(self, want: Run, error: InTheWayError) -> Any:  # noqa: ANN401 - as above
+        """Run it in no lane, where it may wait for others as long as it must."""
+        if not self._patient.acquire(timeout=LOCK_S):
+            raise error.told from None
+        try:
+            return self._run(want.make, waits_s=(LOCK_S,))
+        finally:
+            self._patient.release()
 
 
 class _Item:
@@ -152,6 +175,7 @@ class LoopLanes:
     def __init__(self, run: Callable[..., Awaitable[Any]], owe: Callable[[Make], None]) -> None:
         self._run = run
         self._owe = owe
+        self._patient = asyncio.Semaphore(PATIENT_MAX)
         self._waiting: dict[Any, list[_Item]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -170,9 +194,23 @@ class LoopLanes:
                 if undoing.error is not None:
                     self._owe(back)
             raise
+        if isinstance(item.error, InTheWayError):
+            return await self._wait(want, item.error)
         if item.error is not None:
             raise item.error
         return item.result
+
+    async def _wait(self, want: Run, error: InTheWayError) -> Any:  # noqa: ANN401 - as above
+        """As of `Lanes`."""
+        try:
+            async with asyncio.timeout(LOCK_S):
+                await self._patient.acquire()
+        except TimeoutError:
+            raise error.told from None
+        try:
+            return await self.call(Run(want.make, undo=want.undo, repeats=want.repeats))
+        finally:
+            self._patient.release()
 
     def _put(self, item: _Item) -> None:
         # What cannot be done together with anything has a lane to itself.
@@ -198,8 +236,9 @@ class LoopLanes:
             while waiting:
                 batch = waiting[:BATCH_MAX]
                 del waiting[:BATCH_MAX]
-                if len(batch) < 2 or not await self._done_together(batch):
-                    await self._do_apart(batch)
+                lock_s: float | None = BRIEF_S if len(batch) < 2 else await self._do_together(batch)
+                if lock_s is not None:
+                    await self._do_apart(batch, lock_s)
         finally:
             del self._waiting[key]
             # Only where this task was cut off, as at the end of its loop.
@@ -207,22 +246,25 @@ class LoopLanes:
                 if not item.is_done:
                     item.end(error=asyncio.CancelledError())
 
-    async def _done_together(self, batch: list[_Item]) -> bool:
+    async def _do_together(self, batch: list[_Item]) -> float | None:
         try:
-            answers = await self._run(together(batch))
+            answers = await self._run(together(batch), waits_s=(BRIEF_S,))
         except _OF_ALL as error:
             for item in batch:
                 item.end(error=error)
-            return True
+            return None
+        except InTheWayError:
+            return APART_S
         except Exception:  # noqa: BLE001 - as above
-            return False
+            return BRIEF_S
         for item, answer in zip(batch, answers, strict=True):
             item.end(answer)
-        return True
+        return None
 
-    async def _do_apart(self, batch: list[_Item]) -> None:
+    async def _do_apart(self, batch: list[_Item], lock_s: float) -> None:
         for item in batch:
+            waits_s = WAITS_S if item.merge is None else (lock_s,)
             try:
-                item.end(await self._run(item.make, repeats=item.repeats))
+                item.end(await self._run(item.make, repeats=item.repeats, waits_s=waits_s))
             except Exception as error:  # noqa: BLE001 - it belongs to whoever asked
                 item.end(error=error)

@@ -31,6 +31,9 @@ Work = Generator[Execute, Rows, R]
 LOCK_S = 3.0
 """How long a statement waits for a row or table that another transaction holds, before StorageBusy."""
 
+BRIEF_S = 0.1
+"""How long it waits at first, in a pool's sessions, where other calls may wait with it."""
+
 ANSWER_S = 5.0
 """How long the server may take to answer what takes it no time."""
 
@@ -46,7 +49,6 @@ _KEEPALIVES = {
 _ALWAYS = {
     "default_transaction_isolation": "read committed",
     "default_transaction_read_only": "off",
-    "lock_timeout": f"{LOCK_S:g}s",
     "statement_timeout": "0",
     # What is read as text is to be the number that was stored.
     "extra_float_digits": "1",
@@ -83,13 +85,17 @@ def search_path(schema: str) -> str:
     return f'"{schema}", pg_temp'
 
 
-def begin_text(place: Place, *, is_proxied: bool) -> str:
-    """What begins a transaction of ours."""
-    text = "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE"
+BEGIN = "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE"
+"""What begins a transaction of ours."""
+
+
+def begin_text(place: Place, lock_s: float, *, is_proxied: bool) -> str:
+    """The same, with what is said in the transaction for it alone."""
+    text = f"{BEGIN}; SET LOCAL lock_timeout TO '{lock_s * 1000:.0f}ms'"
     if not is_proxied:
         return text
     path = sql.SQL("SET LOCAL search_path TO {}, pg_temp").format(sql.Identifier(place.schema)).as_string()
-    return f"{text}; {path}; SET LOCAL lock_timeout TO '{LOCK_S:g}s'"
+    return f"{text}; {path}"
 
 
 def adapt(adapters: psycopg.abc.AdaptContext) -> None:
@@ -132,11 +138,13 @@ def _compile(text: str) -> tuple[str, tuple[str, ...]]:
 class Session:
     """One connection for threads; one thread at a time uses it.
 
-    begin: what begins a transaction. backend: the server's process. number: its own among a pool's.
-    since: when its present call began; 0 at rest. is_owed: an answer that nobody waited for has yet to come.
+    begin: what begins a transaction. lock_s: how long a statement waits for others then, and without one.
+    backend: the server's process. number: its own among a pool's. since: when its present call began; 0 at
+    rest. is_owed: an answer that nobody waited for has yet to come.
     """
 
-    def __init__(self, place: Place) -> None:
+    def __init__(self, place: Place, lock_s: float = LOCK_S) -> None:
+        self.lock_s = lock_s
         self.number = 0
         self.since = 0.0
         self.is_owed = False
@@ -147,8 +155,8 @@ class Session:
             self.begin, self.is_proxied = "", False
             (found,) = self.execute(Execute(_WHO))
             self.backend, self.is_proxied = _who(self.db, found)
-            self.begin = begin_text(place, is_proxied=self.is_proxied)
-            self.execute(_settings(self.db, place, is_proxied=self.is_proxied))
+            self.begin = begin_text(place, lock_s, is_proxied=True) if self.is_proxied else BEGIN
+            self.execute(_settings(self.db, place, lock_s, is_proxied=self.is_proxied))
         except BaseException as error:
             self.close()
             if isinstance(error, psycopg.Error):
@@ -212,22 +220,23 @@ class Session:
 class LoopSession:
     """The same for one event loop."""
 
-    def __init__(self, db: psycopg.AsyncConnection[Any]) -> None:
+    def __init__(self, db: psycopg.AsyncConnection[Any], lock_s: float) -> None:
         self.db = db
+        self.lock_s = lock_s
         adapt(db)
         self._cursor = psycopg.AsyncRawCursor(db)
         self.begin, self.is_proxied, self.backend, self.number = "", False, 0, 0
         self.since = 0.0
 
     @classmethod
-    async def connect(cls, place: Place) -> LoopSession:
+    async def connect(cls, place: Place, lock_s: float = LOCK_S) -> LoopSession:
         """A new one. Raises StorageUnavailable, ConfigError."""
-        session = cls(await _aconnect(place))
+        session = cls(await _aconnect(place), lock_s)
         try:
             (found,) = await session.execute(Execute(_WHO))
             session.backend, session.is_proxied = _who(session.db, found)
-            session.begin = begin_text(place, is_proxied=session.is_proxied)
-            await session.execute(_settings(session.db, place, is_proxied=session.is_proxied))
+            session.begin = begin_text(place, lock_s, is_proxied=True) if session.is_proxied else BEGIN
+            await session.execute(_settings(session.db, place, lock_s, is_proxied=session.is_proxied))
         except BaseException as error:
             session.close()
             if isinstance(error, psycopg.Error):
@@ -279,12 +288,12 @@ def _who(db: Connection, found: tuple[Any, ...]) -> tuple[int, bool]:
     return backend, backend != db.info.backend_pid
 
 
-def _settings(db: Connection, place: Place, *, is_proxied: bool) -> Execute:
+def _settings(db: Connection, place: Place, lock_s: float, *, is_proxied: bool) -> Execute:
     if is_proxied:
         db.prepare_threshold = None
         return Execute("SELECT 1")
     db.prepare_threshold, db.prepared_max = 1, PREPARED_MAX
-    wanted = {**_ALWAYS, "search_path": search_path(place.schema)}
+    wanted = {**_ALWAYS, "lock_timeout": f"{lock_s * 1000:.0f}ms", "search_path": search_path(place.schema)}
     if db.info.server_version >= 140_000:
         wanted |= _SINCE_14
     if db.info.server_version >= 170_000:

@@ -18,7 +18,7 @@ from ulak.clock import MACHINE
 from ulak.errors import Closed, StorageBusy, StorageUnavailable, UlakError
 from ulak.storage.postgres import watchdog
 from ulak.storage.postgres.lanes import LoopLanes
-from ulak.storage.postgres.link import LoopSession, Session, sever
+from ulak.storage.postgres.link import BRIEF_S, LoopSession, Session, sever
 from ulak.storage.postgres.place import Place
 
 SESSIONS_MAX = 8
@@ -91,7 +91,7 @@ class Pool:
     def _connect(self) -> Session:
         session = None
         try:
-            session = Session(self._place)
+            session = Session(self._place, BRIEF_S)
         finally:
             with self._freed:
                 self._coming -= 1
@@ -260,7 +260,7 @@ class LoopPool:
     async def _connect(self) -> LoopSession:
         self._coming += 1
         try:
-            session = await LoopSession.connect(self._place)
+            session = await LoopSession.connect(self._place, BRIEF_S)
             session.number = _free_number([*self._taken, *(idle for idle, _ in self._idle)])
             self._note_taken(session)
         finally:

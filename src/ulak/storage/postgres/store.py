@@ -114,7 +114,11 @@ class PostgresStore(Engine):
     ) -> Plan[list[int] | Full]:
         merge = None
         if not known_only and len(drafts) <= TOGETHER_MAX:
-            merge = Merge(("add", queue), drafts, lambda scene, calls: book.add_together(scene, queue, calls))
+            # Only keys may have to wait for somebody else's.
+            has_keys = any(draft.unique_key or draft.idempotency_key for draft in drafts)
+            merge = Merge(
+                ("add", queue, has_keys), drafts, lambda scene, calls: book.add_together(scene, queue, calls)
+            )
         return step(
             lambda scene: book.add(scene, queue, drafts, known_only=known_only), merge=merge, undo=_taken_back
         )

@@ -1,0 +1,111 @@
+"""Of calls that share a statement, one that waits for somebody's transaction delays none of the others."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from tests.sqlite.roles import QUEUE
+from tests.support.postgres import conninfo
+from ulak import AsyncQueue, Duplicate, Outcome
+from ulak.core.job import Done
+from ulak.core.rules import give_back
+
+psycopg = pytest.importorskip("psycopg")
+
+WELL_UNDER_S = 0.5
+"""So soon those are done whom nobody is in the way of."""
+
+
+def timed(call, *args):
+    """What it answers, and how long it took."""
+    start = time.monotonic()
+    return call(*args), time.monotonic() - start
+
+
+@pytest.mark.parametrize("keyed", [False, True], ids=["without keys", "with keys of their own"])
+def test_who_waits_for_a_key_delays_nobody(make, url, keyed):
+    q = make()
+    q.enqueue("first")
+    with psycopg.connect(conninfo(url)) as db, ThreadPoolExecutor(20) as threads:
+        q.enqueue("mine", unique_key="k", connection=db)
+        blocked = [threads.submit(q.enqueue, "theirs", unique_key="k") for _ in range(3)]
+        time.sleep(0.02)
+        others = [
+            threads.submit(timed, lambda key: q.enqueue("x", unique_key=key), f"{number}" if keyed else None)
+            for number in range(10)
+        ]
+        assert max(call.result()[1] for call in others) < WELL_UNDER_S
+        assert not any(call.done() for call in blocked)
+        db.commit()
+        # Then they are answered: it is there.
+        assert all(isinstance(call.result(), Duplicate) for call in blocked)
+
+
+@pytest.mark.parametrize("call", ["ack", "turn"])
+def test_who_waits_for_a_job_delays_nobody(make, url, call):
+    q = make()
+    q.enqueue_many(range(12))
+    store = q._open().edge.store
+    open_one, *leases = [q.deliver() for _ in range(12)]
+    settle = {
+        "ack": lambda lease, verdict: store.settle([(lease, verdict)]),
+        "turn": lambda lease, verdict: store.turn([(lease, verdict)], [q.name], 1, worker="w", lease_s=60.0)[
+            0
+        ],
+    }[call]
+    with psycopg.connect(conninfo(url)) as db, ThreadPoolExecutor(20) as threads:
+        q.ack(open_one, connection=db)
+        blocked = [threads.submit(settle, open_one, give_back()) for _ in range(2)]
+        time.sleep(0.02)
+        others = [threads.submit(timed, settle, lease, Done()) for lease in leases]
+        assert max(call.result()[1] for call in others) < WELL_UNDER_S
+        assert not any(call.done() for call in blocked)
+        db.commit()
+        assert [call.result() for call in blocked] == [[Outcome.STALE]] * 2
+
+
+def test_on_an_event_loop_who_waits_delays_nobody(make, url):
+    make().enqueue("first")
+
+    async def main(db) -> None:
+        async with AsyncQueue(url, QUEUE) as q:
+            blocked = [asyncio.create_task(q.enqueue("theirs", unique_key="k")) for _ in range(2)]
+            await asyncio.sleep(0.02)
+            start = time.monotonic()
+            await asyncio.gather(*(q.enqueue("x", unique_key=f"{number}") for number in range(10)))
+            assert time.monotonic() - start < WELL_UNDER_S
+            assert not any(call.done() for call in blocked)
+            db.commit()
+            await asyncio.gather(*blocked, return_exceptions=True)
+
+    with psycopg.connect(conninfo(url)) as db:
+        make().enqueue("mine", unique_key="k", connection=db)
+        asyncio.run(main(db))
+
+
+def test_many_who_wait_leave_connections_for_the_others(make, url):
+    q = make()
+    q.enqueue("first")
+    with psycopg.connect(conninfo(url)) as db, ThreadPoolExecutor(40) as threads:
+        q.enqueue("mine", unique_key="k", connection=db)
+        blocked = [threads.submit(q.enqueue, "theirs", unique_key="k") for _ in range(30)]
+        time.sleep(1.0)
+        assert timed(q.counts)[1] < WELL_UNDER_S
+        assert timed(q.enqueue, "x")[1] < WELL_UNDER_S
+        db.rollback()
+        assert sum(call.exception() is None for call in blocked) >= 1
+
+
+def test_who_waits_for_room_goes_on_together(make, url):
+    q = make(capacity=1_000)
+    q.enqueue("first")
+    with psycopg.connect(conninfo(url)) as db, ThreadPoolExecutor(20) as threads:
+        q.enqueue("mine", connection=db)
+        waiting = [threads.submit(q.enqueue, number) for number in range(20)]
+        time.sleep(0.5)
+        db.commit()
+        assert len({call.result() for call in waiting}) == 20
