@@ -1,7 +1,7 @@
 """The machinery of a PostgreSQL store: opening, closing, forks, and how operations are run.
 
-An operation is written once, as a plan: a generator that asks for steps to be run, each in a transaction of
-its own, or for a call that may block. A thread's loop and an event loop's are all that differs.
+An operation is written once, as a plan, of which each step is run in a transaction of its own. A thread's
+loop and an event loop's are all that differs.
 """
 
 from __future__ import annotations
@@ -13,10 +13,9 @@ import itertools
 import logging
 import os
 import secrets
-from collections.abc import Callable, Generator, Sequence
-from typing import Any, Concatenate, ParamSpec, TypeAlias, TypeVar, assert_never, cast
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias, TypeVar, assert_never, cast
 
-import msgspec
 import psycopg
 
 from ulak.clock import MACHINE, SYSTEM, Clock, pause
@@ -24,7 +23,6 @@ from ulak.core.store import Until
 from ulak.errors import Closed, StorageUnavailable, UlakError
 from ulak.storage import forks
 from ulak.storage.ends import Ends
-from ulak.storage.group import Merge
 from ulak.storage.helper import Helper
 from ulak.storage.line import WaitLine
 from ulak.storage.postgres import schema
@@ -38,15 +36,14 @@ from ulak.storage.postgres.link import LoopSession, Session, begin_text
 from ulak.storage.postgres.listen import Listener
 from ulak.storage.postgres.others import Others
 from ulak.storage.postgres.place import Place
+from ulak.storage.postgres.plans import Block, Plan
 from ulak.storage.postgres.pool import LoopPool, Pool
 from ulak.storage.postgres.presence import Presence
 from ulak.storage.postgres.sweep import Sweeper
 
 _log = logging.getLogger("ulak")
 
-P = ParamSpec("P")
 R = TypeVar("R")
-E = TypeVar("E", bound="Engine")
 
 Ran: TypeAlias = tuple[Scene, Attempt[Any], Session | LoopSession, float]
 """A run of a step: what it was told, how it goes, the session it has, and since when."""
@@ -59,43 +56,6 @@ SHARDS = 64
 
 _STRIDE = 11
 """How far apart the shards of one process's sessions lie."""
-
-
-class Block(msgspec.Struct, frozen=True, gc=False):
-    """Ask for a call that may block its thread."""
-
-    call: Callable[[], Any]
-
-
-Plan: TypeAlias = Generator[Run | Block, Any, R]
-
-
-def step(
-    make: Callable[[Scene], Step[R]],
-    *,
-    merge: Merge | None = None,
-    undo: Undo | None = None,
-    repeats: bool = False,
-) -> Plan[R]:
-    """What this step returns; see `Run`."""
-    answer: R = yield Run(make, merge, undo, repeats)
-    return answer
-
-
-def look(make: Callable[[Scene], Step[R]]) -> Plan[R]:
-    """The same of a step that may be run twice, since it changes nothing, or nothing again."""
-    return step(make, repeats=True)
-
-
-def planned(operation: Callable[Concatenate[E, P], Plan[R]]) -> Callable[Concatenate[E, P], R]:
-    """An operation that is written as a plan."""
-
-    def run(self: E, /, *args: P.args, **kwargs: P.kwargs) -> R:
-        return self.drive(operation(self, *args, **kwargs))
-
-    functools.update_wrapper(run, operation)
-    run.plan = operation  # type: ignore[attr-defined]
-    return run
 
 
 class Engine:

@@ -31,8 +31,9 @@ from ulak.errors import UlakError
 from ulak.storage.group import Merge
 from ulak.storage.postgres import book, change, joined, looks, own, past
 from ulak.storage.postgres.asks import Scene, Step
-from ulak.storage.postgres.engine import Engine, Plan, look, planned, step
+from ulak.storage.postgres.engine import Engine
 from ulak.storage.postgres.listen import HeardLine
+from ulak.storage.postgres.plans import Plan, look, planned, step
 
 POLL_S = 1.0
 
