@@ -51,6 +51,36 @@ def test_a_table_in_the_plain_locale_replaces_what_it_cannot_show(monkeypatch: p
     assert lines_of(io.StringIO(terminal.read()))[1:] == ["?" * 19 + "..."]
 
 
+def test_a_terminal_too_narrow_for_a_table_gets_a_line_a_cell_and_no_word_is_broken(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    columns = [Column("worker"), Column("runs", right=True), Column("queues", cut=True)]
+    rows = [["vm-22388-app-1", "12", "mail,reports,bills"], ["vm-4", "1", "mail"]]
+    monkeypatch.setenv("COLUMNS", "33")
+    out = Terminal()
+    print_table(columns, rows, to=out)
+    assert [line.rstrip() for line in lines_of(out)] == [
+        *("worker  vm-22388-app-1", "runs    12", "queues  mail,reports,bills", ""),
+        *("worker  vm-4", "runs    1", "queues  mail"),
+    ]
+    monkeypatch.setenv("COLUMNS", "34")
+    out = Terminal()
+    print_table(columns, rows, to=out)
+    assert [line.rstrip() for line in lines_of(out)] == [
+        "worker          runs  queues",
+        "vm-22388-app-1    12  mail,report…",
+        "vm-4               1  mail",
+    ]
+
+
+def test_a_table_without_colours_has_no_style_at_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    for no_color, is_styled in (("", True), ("1", False)):
+        monkeypatch.setenv("NO_COLOR", no_color)
+        out = Terminal()
+        print_table([Column("a")], [["b"]], to=out)
+        assert ("\x1b" in out.getvalue()) is is_styled
+
+
 def test_no_stream_takes_no_table() -> None:
     print_table([Column("a")], [["b"]], to=None)
     print_json({}, to=None)

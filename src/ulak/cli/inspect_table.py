@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import NamedTuple, TextIO
@@ -52,6 +53,7 @@ def _plain(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> list[str
 
 
 def _fitted(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> list[str]:
+    """Lines of a table; where a terminal is too narrow for it, a line a cell, so that no word is broken."""
     import io
 
     from rich.cells import cell_len
@@ -64,21 +66,44 @@ def _fitted(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> list[st
     console = Console(file=page, force_terminal=True, highlight=False, legacy_windows=False)
     widths = [max(map(cell_len, cells)) for cells in zip([one.name for one in columns], *rows, strict=True)]
     others = sum(width + _GAP for column, width in zip(columns, widths, strict=True) if not column.cut)
+    words = [max(map(_longest, cells)) for cells in zip([one.name for one in columns], *rows, strict=True)]
+    least = [
+        min(width, _CUT_MIN) if column.cut else word
+        for column, width, word in zip(columns, widths, words, strict=True)
+    ]
+    if rows and sum(least) + _GAP * (len(columns) - 1) > console.width:
+        return _apart(columns, rows)
     room = max(_CUT_MIN, console.width - others)
-    table = Table(box=None, pad_edge=False, padding=(0, _GAP, 0, 0), header_style="bold")
-    for column in columns:
-        # Numbers are folded where there is no room: a figure that is cut off is a wrong one.
+    style = "" if os.environ.get("NO_COLOR") else "bold"
+    table = Table(box=None, pad_edge=False, padding=(0, _GAP, 0, 0), header_style=style)
+    for column, word in zip(columns, words, strict=True):
         table.add_column(
             Text(column.name),
             justify="right" if column.right else "left",
             no_wrap=column.cut,
             overflow="ellipsis" if column.cut else "fold",
+            min_width=None if column.cut else word,
             max_width=room if column.cut else None,
         )
     for row in rows:
         table.add_row(*map(Text, row))
     console.print(table)
     return [line.rstrip() for line in page.getvalue().splitlines()]
+
+
+def _longest(cell: str) -> int:
+    from rich.cells import cell_len
+
+    return max(map(cell_len, cell.split()), default=0)
+
+
+def _apart(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> list[str]:
+    width = max(len(column.name) for column in columns) + _GAP
+    lines: list[str] = []
+    for row in rows:
+        lines += [f"{column.name:<{width}}{cell}" for column, cell in zip(columns, row, strict=True)]
+        lines.append("")
+    return lines[:-1]
 
 
 def print_json(value: object, *, to: TextIO | None) -> None:
