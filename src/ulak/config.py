@@ -72,8 +72,11 @@ def _of_file(file: Path) -> dict[str, Value]:
     found = {}
     for name, value in _table_of(file).items():
         if name not in SETTINGS:
-            near = _nearest(name, SETTINGS, 0.0)
-            raise ConfigError(f"{source} has {name[:64]!r}, which is no setting; did you mean {near}?")
+            near = _nearest(name, SETTINGS, 0.5)
+            hint = f"did you mean {near}?" if near else f"there is {', '.join(SETTINGS)}"
+            raise ConfigError(f"{source} has {name[:64]!r}, which is no setting; {hint}")
+        if name == "queues" and isinstance(value, int | float):
+            raise ConfigError(f"queues of {source} is no text or list of texts, but a number")
         found[name] = Value(_text_of(value, f"{name} of {source}"), source)
     return found
 

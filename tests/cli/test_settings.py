@@ -137,6 +137,21 @@ REFUSED = {
         "concurrency = 0",
         "concurrency, set by [tool.ulak] in pyproject.toml: '0' is not a whole number from 1 to 10,000",
     ),
+    "name of a queue": (
+        'queues = "Mail!"',
+        (
+            "queues, set by [tool.ulak] in pyproject.toml: a queue's name must match "
+            "[a-z0-9][a-z0-9._-]{0,63}, got 'Mail!'"
+        ),
+    ),
+    "number for names": (
+        "queues = 5",
+        "queues of [tool.ulak] in pyproject.toml is no text or list of texts, but a number",
+    ),
+    "far from any": (
+        "capacty = 5",
+        f"[tool.ulak] in pyproject.toml has 'capacty', which is no setting; there is {', '.join(SETTINGS)}",
+    ),
     "choice": (
         'executor = "gevent"',
         "executor, set by [tool.ulak] in pyproject.toml: 'gevent' is none of thread, process, async",

@@ -373,3 +373,11 @@ def test_a_directory_that_was_removed_is_told(tmp_path: Path, args: list[str]) -
             "error U302: the current directory was removed, so no module can be found in it",
             "  go to one that is there",
         ]
+
+
+def test_what_was_not_given_on_the_command_line_is_told_with_who_has_set_it(
+    refused: Refused, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ULAK_QUEUES", "mial")
+    assert refused("hello:app")[1][-1] == "  set by ULAK_QUEUES"
+    assert refused("hello:app", "--queues", "mial")[1][-1] == "  set by --queues on the command line"

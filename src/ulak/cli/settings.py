@@ -28,11 +28,17 @@ def here() -> dict[str, Value]:
 
 
 def fill(parser: Parser, command: str) -> None:
-    """Have what is set stand where this command's options are not given. Raises ConfigError."""
+    """Have what is set stand where this command's options are not given. Raises ConfigError.
+
+    `sources` of the arguments: who has set which, by the name of the argument.
+    """
+    sources: dict[str, str] = {}
     for name, value in here().items():
         if SETTINGS[name] == command:
             action = parser.option(f"--{name}")
             parser.set_defaults(**{action.dest: _read(action, value)})
+            sources[action.dest] = value.source
+    parser.set_defaults(sources=sources)
 
 
 def _read(action: argparse.Action, value: Value) -> object:

@@ -81,6 +81,8 @@ def queues(text: str) -> dict[str, int | None]:
     {'mail': None, 'default': 3}
     """
     from ulak.checks import WEIGHT_MAX
+    from ulak.errors import ArgumentError
+    from ulak.names import check_queue_name
 
     found: dict[str, int | None] = {}
     for part in text.split(","):
@@ -88,6 +90,10 @@ def queues(text: str) -> dict[str, int | None]:
         if not name or name in found:
             what = "a queue without a name" if not name else f"queue {name[:64]!r} twice"
             raise argparse.ArgumentTypeError(f"{what}; write mail,default or mail=3,default=1")
+        try:
+            check_queue_name(name)
+        except ArgumentError as error:
+            raise argparse.ArgumentTypeError(str(error.args[0])) from None
         found[name] = whole(1, WEIGHT_MAX)(weight) if has_weight else None
     return found
 

@@ -196,7 +196,7 @@ class Worker:
                 f"{args.app} has no tasks, so every job would have to be held\n"
                 "  name a module that imports those which define them"
             )
-        with _set_by("--queues on the command line"):
+        with _set_by(_who_set(args, "queues", "--queues on the command line")):
             for name in args.queues or ():
                 app.queue(name)
         made = f"App(...), where {args.app} is made"
@@ -246,7 +246,7 @@ class Worker:
 
     def _serve(self, app: App, found_at: str, looks: list[tuple[Look, float]], named: logs.Naming) -> Pool:
         args = self._args
-        with _set_by("--executor on the command line, or the lack of it"):
+        with _set_by(_who_set(args, "executor", "--executor on the command line, or the lack of it")):
             pool = app.workers(
                 args.concurrency,
                 queues=args.queues,
@@ -382,6 +382,13 @@ class Worker:
 
         _in_a_thread(end)
         return 1
+
+
+def _who_set(args: argparse.Namespace, name: str, otherwise: str) -> str:
+    """Who has set an option that was not given, or what is said where it was."""
+    is_given = any(word.partition("=")[0] == f"--{name}" for word in args.argv)
+    source: str = getattr(args, "sources", {}).get(name, otherwise)
+    return otherwise if is_given else source
 
 
 @contextlib.contextmanager
