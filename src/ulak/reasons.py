@@ -141,6 +141,8 @@ def _why_beyond(value: object, limit_bytes: int, level: int) -> str | None:
 def _mismatch(hint: object, value: object, error: Exception) -> Reason:
     path, said = _placed(error, hint)
     expected = next((kind for begin, kind in _WRITTEN if said.startswith(begin)), None)
+    if "`, got `null`" in said and _at(path, value) is float:
+        return path, " is NaN or infinite, which JSON does not have"
     found = _at(path, value) if expected else None
     instead = _of_text(found, expected)
     if not path and (expected or "`, got `" in said):
