@@ -28,7 +28,7 @@ def calls(led):
         for asked in batch:
             asked.is_done = True
 
-    made = Group(run_all, lambda: False)
+    made = Group(run_all, lambda _: False)
     yield made
     made.close()
 

@@ -126,12 +126,17 @@ class Group:
     """The calls of one process on one file.
 
     run_all: runs some in one transaction, says what came of each, and raises only what strikes its thread.
-    is_unknown: whether, after it was struck, nobody knows if they are stored.
+    are_stored: whether, after it was struck, these are stored, with what their steps returned; None if
+    nobody knows.
     """
 
-    def __init__(self, run_all: Callable[[list[Asked]], None], is_unknown: Callable[[], bool]) -> None:
+    def __init__(
+        self,
+        run_all: Callable[[list[Asked]], None],
+        are_stored: Callable[[list[Asked]], bool | None],
+    ) -> None:
         self._run_all = run_all
-        self._is_unknown = is_unknown
+        self._are_stored = are_stored
         # In the order they came, until they are done. Only who leads takes any out.
         self._line: deque[Asked] = deque()
         self._lead = Gate()
@@ -150,10 +155,10 @@ class Group:
             self._line.append(asked)
             self._give_way(asked)
             self._see_done(asked)
+            return asked.answer()
         except BaseException:
             self._drop(asked, undo)
             raise
-        return asked.answer()
 
     def _give_way(self, asked: Asked) -> None:
         """Let others go first, once, where that makes one transaction of two."""
@@ -200,14 +205,14 @@ class Group:
                 self._size = len(batch)
                 self._run_all(batch)
         except BaseException:
-            if self._is_unknown():
-                for asked in batch:
-                    if not asked.is_done:
+            if (are_stored := self._are_stored(batch)) is not False:
+                for asked in [asked for asked in batch if not asked.is_done]:
+                    if not are_stored:
                         asked.error = StorageUnavailable(
                             "the thread that wrote this together with its own call was struck; "
                             "whether it was stored is unknown: look, or repeat it under its idempotency key"
                         )
-                        asked.is_done = True
+                    asked.is_done = True
             raise
         finally:
             _tell(batch)

@@ -75,7 +75,7 @@ class Lane:
     def __init__(self, run: Callable[..., Any]) -> None:
         self._run = run
         self._is_running = False
-        self.group = Group(self._run_all, lambda: self._is_running)
+        self.group = Group(self._run_all, lambda _: None if self._is_running else False)
 
     def _run_all(self, batch: list[Asked]) -> None:
         # If this thread is struck meanwhile, nobody knows what is stored.

@@ -63,8 +63,7 @@ def writes(
             )
 
         def run(self: E, /, *args: P.args, **kwargs: P.kwargs) -> R:
-            answer: R = self.group.call(ask(self, Asked, args, kwargs), undo=undo)
-            return answer
+            return self.group.call(ask(self, Asked, args, kwargs), undo=undo)  # type: ignore[no-any-return]
 
         functools.update_wrapper(run, operation)
         run.ask = ask  # type: ignore[attr-defined]
@@ -119,7 +118,9 @@ class Engine:
 
     def _start(self) -> None:
         """What belongs to one process."""
-        self.group = Group(self._run_all, self._is_unknown)
+        self.group = Group(self._run_all, self._are_stored)
+        # Whose steps were the last to run to their end.
+        self._worked: list[Asked] = []
         self._known = Known()
         self._reader = Helper("ulak-read")
         self._awaited = Ends(self.begin_watch)
@@ -266,8 +267,8 @@ class Engine:
         """Run a look that changes nothing."""
         return self.link.read(look)
 
-    def _is_unknown(self) -> bool:
-        return self._link is not None and self._link.is_committing
+    def _are_stored(self, batch: list[Asked]) -> bool:
+        return self._worked is batch and self.link.has_committed
 
     def _run_all(self, batch: list[Asked]) -> None:
         """Run calls in one transaction; one that fails does so alone. Raises what strikes this thread."""
@@ -336,6 +337,7 @@ class Engine:
             except Exception as error:
                 raise StepFailedError(error) from error
         ledger.flush()
+        self._worked = batch
 
     def _run_apart(self, batch: list[Asked], ledger: Ledger, *, refuses_new: bool = False) -> None:
         """The same with a savepoint for each, so that what one has done is undone alone."""
@@ -356,6 +358,7 @@ class Engine:
                 ledger.restore(saved)
                 asked.error = self.link.explained(error)
             db.execute("RELEASE caller")
+        self._worked = batch
 
     def find_room(self, askers: Sequence[Asked] = (), *, refuses_new: bool = False) -> None:
         """Called before new jobs are stored. Raises StorageFull if they would take what is set aside."""

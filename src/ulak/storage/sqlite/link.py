@@ -99,8 +99,8 @@ class Link:
         self._checkpointer: sqlite3.Connection | None = None
         self._pages = 0.0
         self._scale = 1.0
-        # COMMIT was begun, and whether it came through is not known before the next transaction.
-        self.is_committing = False
+        # COMMIT was begun; after a strike: and came through.
+        self._is_committing = False
         self.commits = 0
         self._shared_commits = 0
         self._is_pinned = False
@@ -267,14 +267,14 @@ class Link:
     def _transact(self, db: sqlite3.Connection, step: Callable[[sqlite3.Connection], R], *, soft: bool) -> R:
         # Left open where a strike, Ctrl-C for one, fell into the end of the one before.
         self.roll_back()
-        self.is_committing = False
+        self._is_committing = False
         try:
             self.set_synchronous(soft=soft)
             with_patience(lambda: db.execute("BEGIN IMMEDIATE"), self.path)
             if self._is_suspect:
                 self._write_log_again()
             result = step(db)
-            self.is_committing = True
+            self._is_committing = True
             if self.journal == "wal":
                 db.execute("COMMIT")
             else:
@@ -284,12 +284,19 @@ class Link:
             self.roll_back()
             raise explained(error, self.path) from error
         except BaseException:
+            # A strike, before the commit or after it.
+            self._is_committing &= not db.in_transaction
             self.roll_back()
             raise
         if not soft:
             # Whoever is told that something is stored must find it again.
             self._check_files()
         return result
+
+    @property
+    def has_committed(self) -> bool:
+        """Whether the last transaction was committed, for who was struck amid it."""
+        return self._is_committing and not self.writer.in_transaction
 
     def explained(self, error: Exception) -> Exception:
         """An error of a step, as callers get it."""
