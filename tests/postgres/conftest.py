@@ -6,10 +6,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.sqlite.roles import LONG_S, QUEUE
 from tests.support import postgres
 from tests.support.postgres import Server, fresh_url, own_server
 from tests.support.queues import Make, handles
+from tests.support.roles import LONG_S, QUEUE
 
 
 @pytest.fixture(autouse=True)

@@ -1,13 +1,13 @@
-"""What the child processes of these tests do beside what `tests.sqlite.roles` has, and looks past ulak."""
+"""What the child processes of these tests do beside what `tests.support.roles` has, and looks past ulak."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
 
-from tests.sqlite.roles import QUEUE, work
 from tests.support.children import Parent
 from tests.support.postgres import execute
+from tests.support.roles import QUEUE, work
 from ulak import Queue, clock
 from ulak.core import flows
 from ulak.core.flows import Call, Draw, Now

@@ -17,8 +17,8 @@ from pathlib import Path
 import pytest
 
 from tests.postgres.roles import look
-from tests.sqlite.roles import LONG_S, QUEUE
 from tests.support.postgres import conninfo, own_server
+from tests.support.roles import LONG_S, QUEUE
 from tests.support.waiting import eventually
 from ulak import AsyncQueue, Queue, StorageFull, StorageUnavailable
 

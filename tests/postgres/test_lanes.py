@@ -8,8 +8,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from tests.sqlite.roles import QUEUE
 from tests.support.postgres import conninfo
+from tests.support.roles import QUEUE
 from ulak import AsyncQueue, Duplicate, Outcome
 from ulak.core.job import Done
 from ulak.core.rules import give_back

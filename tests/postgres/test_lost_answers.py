@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
-from tests.sqlite.roles import LONG_S, QUEUE
 from tests.support.proxy import FaultProxy
+from tests.support.roles import LONG_S, QUEUE
 from tests.support.waiting import eventually
 from ulak import AsyncQueue, Outcome, Queue, StorageUnavailable, Terminal
 

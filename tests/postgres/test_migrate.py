@@ -17,8 +17,8 @@ from urllib.parse import quote
 import pytest
 
 from tests.postgres.roles import look, schema_of
-from tests.sqlite.roles import QUEUE
 from tests.support.postgres import conninfo, execute
+from tests.support.roles import QUEUE
 from tests.support.waiting import eventually
 from ulak import Outcome, Queue, SchemaError, StorageUnavailable
 from ulak.cli import main

@@ -9,9 +9,9 @@ import time
 
 import pytest
 
-from tests.sqlite.roles import LONG_S, QUEUE
 from tests.support.children import Parent, child
 from tests.support.postgres import execute, fresh_url
+from tests.support.roles import LONG_S, QUEUE
 from tests.support.waiting import eventually
 from ulak import Queue, SchemaError, StorageUnavailable
 from ulak.local import server_of

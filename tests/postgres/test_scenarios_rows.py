@@ -17,9 +17,9 @@ from typing import Any
 import pytest
 
 from tests.postgres.roles import look, schema_of, sessions
-from tests.sqlite.roles import LONG_S, QUEUE, work_till_drained
 from tests.support.children import child
 from tests.support.postgres import conninfo, execute
+from tests.support.roles import LONG_S, QUEUE, work_till_drained
 from tests.support.waiting import WAIT_S, eventually
 from ulak import ConfigError, Lease, Outcome, Queue, SchemaError
 from ulak.storage.postgres import link, schema

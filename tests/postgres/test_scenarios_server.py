@@ -17,11 +17,11 @@ import pytest
 
 from tests.postgres.roles import LISTENS, look, sessions
 from tests.postgres.test_scenarios_workers import LATE, LONG_JOBS, started, ticked_for
-from tests.sqlite.roles import LONG_S, QUEUE, work
 from tests.support.children import child
 from tests.support.pools import causes
 from tests.support.proxy import FaultProxy
 from tests.support.queues import handles
+from tests.support.roles import LONG_S, QUEUE, work
 from tests.support.waiting import WAIT_S, eventually
 from ulak import Outcome, StorageUnavailable, Terminal
 from ulak.storage.postgres import listen

@@ -16,11 +16,11 @@ import pytest
 
 from tests.postgres.roles import look, sessions
 from tests.postgres.test_scenarios_workers import LONG_JOBS, started, ticked_for
-from tests.sqlite.roles import LONG_S, QUEUE, hold, work, work_till_drained
 from tests.support.children import child
 from tests.support.pooler import Pooler
 from tests.support.pools import causes
 from tests.support.postgres import conninfo, execute, fresh_database
+from tests.support.roles import LONG_S, QUEUE, hold, work, work_till_drained
 from tests.support.waiting import WAIT_S, eventually
 from ulak import AsyncQueue, Outcome, Queue, Terminal
 from ulak.storage.postgres.others import GONE_AFTER_S

@@ -20,9 +20,9 @@ from tests.postgres.roles import (
     tick_ahead,
     work_ahead,
 )
-from tests.sqlite.roles import LONG_S, QUEUE, hold, work, work_till_drained
 from tests.support.children import child
 from tests.support.pools import causes
+from tests.support.roles import LONG_S, QUEUE, hold, work, work_till_drained
 from tests.support.waiting import WAIT_S, eventually
 from ulak import Backoff, Outcome, Queue, Terminal
 from ulak.storage.postgres.others import GONE_AFTER_S

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from tests.postgres.roles import look, sessions
-from tests.sqlite.roles import LONG_S, QUEUE
 from tests.support.postgres import conninfo, execute, own_server
+from tests.support.roles import LONG_S, QUEUE
 from tests.support.waiting import WAIT_S, eventually
 from ulak import Outcome, Queue, StorageBusy, StorageUnavailable
 from ulak.storage.postgres.pool import SESSIONS_MAX

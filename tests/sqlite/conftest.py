@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.sqlite.roles import LONG_S, QUEUE, Ahead
 from tests.support.queues import Make, handles
+from tests.support.roles import LONG_S, QUEUE, Ahead
 
 
 @pytest.fixture

@@ -16,8 +16,8 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from tests.sqlite.roles import LONG_S, QUEUE, die
 from tests.support.children import Parent, end_with
+from tests.support.roles import LONG_S, QUEUE, die
 from tests.support.waiting import WAIT_S, eventually
 from ulak import Closed, Outcome, Queue
 from ulak.core import flows

@@ -20,9 +20,9 @@ import pytest
 
 from tests.cli.command import ulak
 from tests.faults.place import FAST
-from tests.sqlite.roles import LONG_S, QUEUE, hold, work_till_drained
 from tests.sqlite.roles_storage import live_and_die
 from tests.support.children import child
+from tests.support.roles import LONG_S, QUEUE, hold, work_till_drained
 from tests.support.waiting import eventually
 from ulak import Outcome, Queue
 from ulak.clock import MACHINE

@@ -17,9 +17,9 @@ import time
 
 import pytest
 
-from tests.sqlite.roles import LONG_S, QUEUE, Ahead, hold, reap, serve_shortly, work
 from tests.support.children import Child, child
 from tests.support.pools import KINDS, causes
+from tests.support.roles import LONG_S, QUEUE, Ahead, hold, reap, serve_shortly, work
 from tests.support.stores import is_write, refuse
 from tests.support.waiting import eventually
 from ulak import Backoff, Outcome, Queue, StorageBusy, StorageUnavailable, Terminal

@@ -11,8 +11,8 @@ import sqlite3
 
 import pytest
 
-from tests.sqlite.roles import LONG_S, hold
 from tests.support.children import child
+from tests.support.roles import LONG_S, hold
 from tests.support.waiting import eventually
 from ulak import Filter, NewJob, Outcome
 from ulak.core.job import Cause, Draft, Hold

@@ -13,7 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.sqlite.roles import (
+from tests.support.children import child
+from tests.support.pools import causes
+from tests.support.roles import (
     LONG_S,
     QUEUE,
     Ahead,
@@ -24,8 +26,6 @@ from tests.sqlite.roles import (
     work,
     work_till_drained,
 )
-from tests.support.children import child
-from tests.support.pools import causes
 from tests.support.waiting import WAIT_S, eventually
 from ulak import Duplicate, Outcome, Queue, Terminal
 

@@ -14,7 +14,6 @@ from typing import Any
 
 import pytest
 
-from tests.sqlite.roles import LONG_S, QUEUE
 from tests.sqlite.roles_storage import (
     contend,
     die_in_a_write_loop,
@@ -25,6 +24,7 @@ from tests.sqlite.roles_storage import (
     wait_for_an_end_in_a_fork,
 )
 from tests.support.children import child
+from tests.support.roles import LONG_S, QUEUE
 from tests.support.stores import stand_before
 from tests.support.waiting import WAIT_S
 from ulak import Outcome, Queue, StorageUnavailable, Terminal
