@@ -12,7 +12,7 @@ import psycopg
 from ulak.clock import MACHINE
 from ulak.errors import StorageBusy, StorageUnavailable, UlakError
 from ulak.storage.postgres.asks import Execute, InTheWayError, Rows, Step
-from ulak.storage.postgres.faults import AGAIN, LOCKED, explained, is_lost, is_of_all
+from ulak.storage.postgres.faults import AGAIN, LOCKED, READ_ONLY, explained, is_lost, is_of_all
 from ulak.storage.postgres.link import BRIEF_S, LOCK_S
 from ulak.storage.postgres.place import Place
 
@@ -113,7 +113,8 @@ class Tries:
                 raise InTheWayError(told) from None
             self.lock_s = self._waits_s.pop(0) if self._waits_s else LOCK_S
             return 0.0
-        if is_lost(error) and not is_sent:
+        # The next session may be one of another server, which takes writes.
+        if (is_lost(error) and not is_sent) or error.sqlstate == READ_ONLY:
             return self._patience(told)
         # A mistake in a statement, or in the schema, names no values; anything else may.
         raise told from (error if (error.sqlstate or "").startswith("42") else None)

@@ -30,7 +30,7 @@ from ulak.storage.postgres.asks import Scene, Step
 from ulak.storage.postgres.attempt import WAITS_S, Attempt, Tries
 from ulak.storage.postgres.bell import Bell, ring
 from ulak.storage.postgres.debts import Debts, hand_back
-from ulak.storage.postgres.faults import is_lost
+from ulak.storage.postgres.faults import READ_ONLY, is_lost
 from ulak.storage.postgres.lanes import Lanes, LoopLanes, Run, Undo
 from ulak.storage.postgres.link import LoopSession, Session, begin_text
 from ulak.storage.postgres.listen import Listener
@@ -222,9 +222,7 @@ class Engine:
                 self._tell(scene)
                 self._ring(session, scene)
             except psycopg.Error as error:
-                is_sound = True
-                if attempt is not None and not is_lost(error):
-                    attempt.may_be_stored = False
+                is_sound = _is_sound_after(error, attempt, self._pool)
                 pause_s = tries.after(error, is_sent=attempt is not None and attempt.is_sent and not repeats)
             except StorageUnavailable as error:
                 if session is not None:
@@ -275,9 +273,7 @@ class Engine:
                     pool.start(self._ring_on(pool, session, channels))
                     session = None
             except psycopg.Error as error:
-                is_sound = True
-                if attempt is not None and not is_lost(error):
-                    attempt.may_be_stored = False
+                is_sound = _is_sound_after(error, attempt, pool)
                 pause_s = tries.after(error, is_sent=attempt is not None and attempt.is_sent and not repeats)
             except StorageUnavailable as error:
                 if session is not None:
@@ -460,3 +456,14 @@ class Engine:
         """Come back by itself when the presence is lost."""
         self.begin_watch()
         self._listener.wake()
+
+
+def _is_sound_after(error: psycopg.Error, attempt: Attempt[Any] | None, pool: Pool | LoopPool) -> bool:
+    """Whether a session whose run ended so may be used again, as far as it is known here."""
+    if attempt is not None and not is_lost(error):
+        attempt.may_be_stored = False
+    if error.sqlstate != READ_ONLY:
+        return True
+    # After a failover; the others are of the same server, or will be found out too.
+    pool.close_idle()
+    return False

@@ -25,7 +25,7 @@ AGAIN = frozenset({"40001", "40P01", UNIQUE})
 _BUSY = frozenset({LOCKED, "57014", *AGAIN, "25P03", "55006"})
 _FULL = frozenset({"53100", "53200", "53400"})
 _SCHEMA = frozenset({"42P01", "42703", "42883", "3F000", "42704", "42P02"})
-_READ_ONLY = "25006"
+READ_ONLY = "25006"
 _DENIED = "42501"
 _AWAY = frozenset({"57P01", "57P02", "57P03", "57P04", "57P05", "53300"})
 """The server shuts down, starts, was told to end the session, or takes no more."""
@@ -71,7 +71,7 @@ def explained(error: psycopg.Error, place: str, *, is_unknown: bool = False) -> 
             f"{place} has no space left ({_name(error)}); nothing was changed\n"
             f"  make room on the server's disk; workers go on by themselves then"
         )
-    if state == _READ_ONLY:
+    if state == READ_ONLY:
         return StorageUnavailable(
             f"{place} takes no writes; nothing was changed\n"
             f"  it is a standby, or set to read only: name the primary, as by target_session_attrs=read-write"

@@ -117,6 +117,12 @@ class Pool:
                 self._idle.popleft()[0].close()
             self._freed.notify()
 
+    def close_idle(self) -> None:
+        """Close what is idle: it is connected to what is no use any more."""
+        with self._freed:
+            while self._idle:
+                self._idle.pop()[0].close()
+
     def let_go(self, session: Session, since: float) -> None:
         """Close it if it has not come back from the call that it has been in since then."""
         with self._freed:
@@ -140,9 +146,8 @@ class Pool:
         self._watchdog.close()
         with self._freed:
             self._is_closed = True
-            while self._idle:
-                self._idle.pop()[0].close()
             self._freed.notify_all()
+        self.close_idle()
 
     def after_fork_in_child(self) -> None:
         """Let go of all: they are the parent's."""
@@ -287,6 +292,10 @@ class LoopPool:
     def close(self) -> None:
         """Close all that nobody uses; from any thread, also where the loop is closed."""
         self._is_closed = True
+        self.close_idle()
+
+    def close_idle(self) -> None:
+        """As of a `Pool`."""
         while self._idle:
             self._idle.pop()[0].close()
 
