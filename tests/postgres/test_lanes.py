@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 
@@ -10,9 +11,12 @@ import pytest
 
 from tests.support.postgres import conninfo
 from tests.support.roles import QUEUE
+from tests.support.waiting import WAIT_S, eventually
 from ulak import AsyncQueue, Duplicate, Outcome
 from ulak.core.job import Done
 from ulak.core.rules import give_back
+from ulak.storage.group import Merge
+from ulak.storage.postgres.lanes import Lanes, Run
 
 psycopg = pytest.importorskip("psycopg")
 
@@ -109,3 +113,34 @@ def test_who_waits_for_room_goes_on_together(make, url):
         time.sleep(0.5)
         db.commit()
         assert len({call.result() for call in waiting}) == 20
+
+
+def test_calls_share_a_statement_up_to_so_many_bytes():
+    sent: list[int] = []
+    is_first, go_on = threading.Event(), threading.Event()
+
+    def together(_, parts: list[int]) -> list[int]:
+        sent.append(sum(parts))
+        return parts
+
+    def run(make, *, waits_s):
+        if not is_first.is_set():
+            is_first.set()
+            go_on.wait(WAIT_S)
+        return make(None)
+
+    lanes = Lanes(run, lambda _: None)
+
+    def call(size: int) -> int:
+        return lanes.call(Run(lambda _: size, Merge("add", size, together, size)))
+
+    sizes = [3 * 2**20] * 7
+    with ThreadPoolExecutor(9) as threads:
+        first = threads.submit(call, 1)
+        assert is_first.wait(WAIT_S)
+        others = [threads.submit(call, size) for size in sizes]
+        eventually(lambda: len(lanes._lanes["add"].group._line) == 8)
+        go_on.set()
+        assert [first.result(), *(other.result() for other in others)] == [1, *sizes]
+    # The last one goes alone.
+    assert sent == [6 * 2**20] * 3

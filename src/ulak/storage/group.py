@@ -42,11 +42,15 @@ LOOK_AGAIN_S = 0.1
 
 
 class Merge(msgspec.Struct, frozen=True, gc=False):
-    """How calls of one kind can be done in one. together: a step of all, with an answer for each's part."""
+    """How calls of one kind can be done in one. together: a step of all, with an answer for each's part.
+
+    bytes: how much is sent for it, about, where that has a limit.
+    """
 
     key: Any
     part: Any
     together: Callable[[Any, list[Any]], Any]
+    bytes: int = 0
 
 
 class Asked:

@@ -35,6 +35,9 @@ BATCH_MAX = 256
 LANES_MAX = 256
 """So many lanes are remembered; then those that nobody is in are forgotten."""
 
+BYTES_MAX = 8 * 2**20
+"""So much one statement sends at most, unless it is for one call."""
+
 APART_S = 0.02
 """How long each of those waits for others which have waited together: no longer than the rest bear."""
 
@@ -69,6 +72,16 @@ def _take_back(undo: Undo, answer: Any, owe: Callable[[Make], None]) -> None:  #
         owe(back)
 
 
+def fitting(waiting: Sequence[Any]) -> int:
+    """How many of those that wait go into the next statement. Each has a `merge`, or else goes alone."""
+    sent = 0
+    for number, one in enumerate(waiting[:BATCH_MAX]):
+        sent += 0 if one.merge is None else one.merge.bytes
+        if sent > BYTES_MAX and number:
+            return number
+    return BATCH_MAX
+
+
 class Lane:
     """The calls of threads of one kind."""
 
@@ -80,10 +93,16 @@ class Lane:
     def _run_all(self, batch: list[Asked]) -> None:
         # If this thread is struck meanwhile, nobody knows what is stored.
         self._is_running = True
+        while batch:
+            number = fitting(batch)
+            self._do(batch[:number])
+            batch = batch[number:]
+        self._is_running = False
+
+    def _do(self, batch: list[Asked]) -> None:
         lock_s: float | None = BRIEF_S if len(batch) < 2 else self._do_together(batch)
         if lock_s is not None:
             self._do_apart(batch, lock_s)
-        self._is_running = False
 
     def _do_together(self, batch: list[Asked]) -> float | None:
         """None if it is done; else how long each of them is to wait for others, apart."""
@@ -234,8 +253,9 @@ class LoopLanes:
         waiting, batch = self._waiting[key], []
         try:
             while waiting:
-                batch = waiting[:BATCH_MAX]
-                del waiting[:BATCH_MAX]
+                number = fitting(waiting)
+                batch = waiting[:number]
+                del waiting[:number]
                 lock_s: float | None = BRIEF_S if len(batch) < 2 else await self._do_together(batch)
                 if lock_s is not None:
                     await self._do_apart(batch, lock_s)

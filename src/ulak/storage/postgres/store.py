@@ -37,6 +37,9 @@ from ulak.storage.postgres.plans import Plan, look, planned, step
 
 POLL_S = 1.0
 
+JOB_BYTES = 1_024
+"""About so much is sent for a job beside its payload, at most."""
+
 TOGETHER_MAX = 1_000
 """A call of more jobs than that goes alone."""
 
@@ -118,7 +121,10 @@ class PostgresStore(Engine):
             # Only keys may have to wait for somebody else's.
             has_keys = any(draft.unique_key or draft.idempotency_key for draft in drafts)
             merge = Merge(
-                ("add", queue, has_keys), drafts, lambda scene, calls: book.add_together(scene, queue, calls)
+                ("add", queue, has_keys),
+                drafts,
+                lambda scene, calls: book.add_together(scene, queue, calls),
+                sum(len(draft.payload) for draft in drafts) + JOB_BYTES * len(drafts),
             )
         return step(
             lambda scene: book.add(scene, queue, drafts, known_only=known_only), merge=merge, undo=_taken_back
