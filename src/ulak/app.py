@@ -358,7 +358,9 @@ class App:
         is_trial = Home.stand_in is not None
         runs = executor_of(self, opened.edge.store, handler, executor, target, is_trial=is_trial)
         settings = Settings(retention=self._home.retention)
-        scheduler = Scheduler(self.schedules, clock.calendar, settings, self._events)
+        scheduler = Scheduler(
+            self.schedules, clock.calendar, settings, self._events, lambda: self._home.sending
+        )
         refused = Refused(served, handler.fits)
         return kind(
             opened,

@@ -10,6 +10,7 @@ import itertools
 import logging
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from datetime import UTC, datetime, tzinfo
 from typing import Any, Literal, Protocol, TypeAlias
 from zoneinfo import ZoneInfo, available_timezones
@@ -24,6 +25,7 @@ from ulak.core.store import Settings, Store
 from ulak.durations import Duration
 from ulak.errors import ArgumentError
 from ulak.events import Enqueued, Events
+from ulak.home import Sending, Sent
 from ulak.names import check_task_name
 
 _log = logging.getLogger("ulak")
@@ -202,7 +204,8 @@ class Scheduler:
     """Fires the ticks of schedules, as a duty of a worker pool.
 
     schedules: those that are declared later are fired too. calendar: the calendar clock that all workers of
-    the store share. settings: of a queue that only such a schedule has. told: who hears of each job.
+    the store share. settings: of a queue that only such a schedule has. told: who hears of each job. sending:
+    what goes on around an enqueue now, if anything does.
     """
 
     def __init__(
@@ -211,7 +214,9 @@ class Scheduler:
         calendar: Callable[[], float],
         settings: Settings = Settings(),  # noqa: B008 - frozen
         told: Events | None = None,
+        sending: Callable[[], Sending | None] = lambda: None,
     ) -> None:
+        self._sending = sending
         self._schedules = schedules
         self._watches = list(map(_Watch, schedules))
         self._calendar = calendar
@@ -248,48 +253,60 @@ class Scheduler:
         failed: Exception | None = None
         for watch in due:
             try:
-                yield from _look(watch, last_ticks, before_at, now_at, self._told)
+                yield from self._look(watch, last_ticks, before_at, now_at)
             except Exception as error:  # noqa: BLE001 - the other schedules must not wait for this one
                 failed = failed or error
         if failed is not None:
             raise failed
 
+    def _look(
+        self, watch: _Watch, last_ticks: Mapping[str, float], before_at: float, now_at: float
+    ) -> Flow[None]:
+        """Fire what is due of one schedule. before_at: an instant at which `last_ticks` was not read yet."""
+        schedule = watch.schedule
+        record, last_at = record_of(schedule.name, schedule.rule, last_ticks, now_at)
+        if record not in (watch.record, schedule.name):
+            watch.record = record
+            _log.warning(
+                "schedule %s: the clock was set back behind its last tick, to %s; until it is there again, "
+                "ticks are fired anew, as %s",
+                schedule.name,
+                moment(now_at),
+                record,
+            )
+        if last_at is None:
+            # Ticks until an instant at which nobody had stored anything are nobody's.
+            last_at = latest(schedule.rule, min(before_at, now_at))
+            yield from ask(Store.fire, record, last_at, schedule.queue, None)
+        todo = plan(schedule.rule, schedule.catch_up, last_at, now_at, tried_at=watch.tried_at)
+        _tell_missed(watch, todo)
+        if todo.pass_over is not None:
+            yield from ask(Store.fire, record, todo.pass_over, schedule.queue, None)
+        for tick_at in todo.fire[:ROUND_MAX]:
+            if (yield from self._fire(schedule, record, tick_at)):
+                watch.tried_at, watch.look_at = tick_at, now_at + RETRY_S
+                return
+        watch.tried_at = None
+        following = schedule.rule.next_after(now_at)
+        watch.look_at = now_at if len(todo.fire) > ROUND_MAX else math.inf if following is None else following
 
-def _look(
-    watch: _Watch, last_ticks: Mapping[str, float], before_at: float, now_at: float, told: Events
-) -> Flow[None]:
-    """Fire what is due of one schedule. before_at: an instant at which `last_ticks` was not read yet."""
-    schedule = watch.schedule
-    record, last_at = record_of(schedule.name, schedule.rule, last_ticks, now_at)
-    if record not in (watch.record, schedule.name):
-        watch.record = record
-        _log.warning(
-            "schedule %s: the clock was set back behind its last tick, to %s; until it is there again, ticks "
-            "are fired anew, as %s",
-            schedule.name,
-            moment(now_at),
-            record,
+    def _fire(self, schedule: Schedule, record: str, tick_at: float) -> Flow[bool]:
+        """Fire one tick; whether its queue is full."""
+        drafts, sending = [schedule.draft_of(tick_at)], self._sending()
+        sends = (
+            nullcontext(Sent(drafts)) if sending is None else sending(schedule.task, schedule.queue, drafts)
         )
-    if last_at is None:
-        # Ticks until an instant at which nobody had stored anything are nobody's.
-        last_at = latest(schedule.rule, min(before_at, now_at))
-        yield from ask(Store.fire, record, last_at, schedule.queue, None)
-    todo = plan(schedule.rule, schedule.catch_up, last_at, now_at, tried_at=watch.tried_at)
-    _tell_missed(watch, todo)
-    if todo.pass_over is not None:
-        yield from ask(Store.fire, record, todo.pass_over, schedule.queue, None)
-    for tick_at in todo.fire[:ROUND_MAX]:
-        answer = yield from ask(Store.fire, record, tick_at, schedule.queue, schedule.draft_of(tick_at))
+        with sends as sent:
+            answer = yield from ask(Store.fire, record, tick_at, schedule.queue, sent.drafts[0])
+            if isinstance(answer, int):
+                sent.ids = [answer]
         if isinstance(answer, Full):
-            watch.tried_at, watch.look_at = tick_at, now_at + RETRY_S
-            return
+            return True
         _log.debug("schedule %s: tick %s: %s", schedule.name, moment(tick_at), answer)
         if isinstance(answer, int):
             existed = isinstance(answer, Duplicate)
-            told.tell(Enqueued(answer, schedule.queue, schedule.task, existed))
-    watch.tried_at = None
-    following = schedule.rule.next_after(now_at)
-    watch.look_at = now_at if len(todo.fire) > ROUND_MAX else math.inf if following is None else following
+            self._told.tell(Enqueued(answer, schedule.queue, schedule.task, existed))
+        return False
 
 
 def _tell_missed(watch: _Watch, todo: Plan) -> None:

@@ -23,10 +23,14 @@ from opentelemetry.trace import SpanKind, StatusCode, format_span_id, format_tra
 
 import ulak
 from tests.support.pools import AT_ONCE
-from tests.support.waiting import WAIT_S
+from tests.support.waiting import WAIT_S, eventually
 from tests.tasks.conftest import MakeApp
 from ulak import App, ArgumentError, Cancel, Context, MissingExtra, QueueFull, Reject, Retry, Snooze
+from ulak.clock import SYSTEM
+from ulak.schedules import Scheduler
+from ulak.storage.drive import run
 from ulak.telemetry import conventions, otel
+from ulak.testing import ManualClock
 
 SECRET = "4111-1111-1111-1111"
 
@@ -97,6 +101,37 @@ def linked(span: ReadableSpan) -> list[tuple[int, int]]:
 def place(span: ReadableSpan) -> tuple[int, int]:
     assert span.context is not None
     return span.context.trace_id, span.context.span_id
+
+
+def test_the_job_of_a_schedule_links_to_the_tick_that_sent_it(
+    provider: TracerProvider, spans: InMemorySpanExporter
+) -> None:
+    clock = ManualClock()
+    app = App(clock=clock)
+    with app:
+        ulak.traces_of(app, provider)
+        app.every(60)(app.task(name="t")(lambda: None))
+        with app.workers(1):
+            eventually(lambda: named(spans, "process default"), clock=clock)
+        process, *_ = named(spans, "process default")
+        sends = [place(span) for span in named(spans, "send default")]
+        assert len(linked(process)) == 1
+        assert linked(process)[0] in sends
+
+
+def test_a_tick_that_another_worker_has_fired_is_no_span(
+    provider: TracerProvider, spans: InMemorySpanExporter
+) -> None:
+    with App() as app:
+        ulak.traces_of(app, provider)
+        app.every(60)(app.task(name="t")(lambda: None))
+        (schedule,) = app.schedules
+        scheduler = Scheduler(app.schedules, SYSTEM.calendar, sending=lambda: app._home.sending)
+        edge = app.queue("default")._edge
+        for _ in range(2):
+            assert run(edge, scheduler._fire(schedule, schedule.name, 1e9)) is False
+        assert app.queue("default").counts().total == 1
+        assert len(named(spans, "send default")) == 1
 
 
 def test_an_attempt_is_a_trace_of_its_own_that_links_to_where_its_job_was_enqueued(

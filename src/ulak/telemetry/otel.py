@@ -98,8 +98,10 @@ class AppTraces:
                 yield sent
         except BaseException as error:
             self._tried(partial(_fail, span, error))
+            self._tried(span.end)
             raise
-        finally:
+        # A tick that another worker has fired, or that finds no room, sends nothing: its span has no end.
+        if sent.ids or not drafts:
             self._tried(lambda: _note_ids(span, sent.ids))
             self._tried(span.end)
 
