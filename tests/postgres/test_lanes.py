@@ -13,10 +13,15 @@ from tests.support.postgres import conninfo
 from tests.support.roles import QUEUE
 from tests.support.waiting import WAIT_S, eventually
 from ulak import AsyncQueue, Duplicate, Outcome
-from ulak.core.job import Done
+from ulak.core.job import Done, Draft
 from ulak.core.rules import give_back
 from ulak.storage.group import Merge
+from ulak.storage.postgres.asks import Scene
+from ulak.storage.postgres.attempt import Attempt
+from ulak.storage.postgres.enqueue import add
 from ulak.storage.postgres.lanes import Lanes, Run
+from ulak.storage.postgres.link import Session
+from ulak.storage.postgres.place import place_of
 
 psycopg = pytest.importorskip("psycopg")
 
@@ -144,3 +149,30 @@ def test_calls_share_a_statement_up_to_so_many_bytes():
         assert [first.result(), *(other.result() for other in others)] == [1, *sizes]
     # The last one goes alone.
     assert sent == [6 * 2**20] * 3
+
+
+def test_a_large_call_is_stored_in_parts_all_or_none(make, url):
+    q = make(capacity=100)
+    q.enqueue("first")
+    drafts = [Draft(b"x" * 2**20, "bytes", priority=number) for number in range(40)]
+    session = Session(place_of(url))
+    sent: list[int] = []
+
+    def seen(step):
+        reply = None
+        while True:
+            try:
+                ask = step.send(reply)
+            except StopIteration as stop:
+                return stop.value
+            sent.append(sum(map(len, ask.params.get("payload", ()) if isinstance(ask.params, dict) else ())))
+            reply = yield ask
+
+    try:
+        work = Attempt(seen(add(Scene("store", 1, shard=0), q.name, drafts)), session.begin, is_proxied=False)
+        ids = session.drive(work.work())
+    finally:
+        session.close()
+    assert [size for size in sent if size] == [16 * 2**20, 16 * 2**20, 8 * 2**20]
+    assert (ids, q.counts().ready) == (sorted(ids), 41)
+    assert [job.priority for job in q.jobs(limit=100)[1:]] == list(range(40))

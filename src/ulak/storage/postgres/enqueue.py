@@ -35,6 +35,9 @@ _EACH = {"payload": "bytea", "priority": "bigint"}
 _KEYS = {"unique_key": "bytea", "idempotency_key": "bytea"}
 _FULL, _SLOW = -1, -2
 
+BYTES_MAX = 16 * 2**20
+"""So much of payloads one statement stores at most: the server takes no message beyond 1 GiB."""
+
 
 def _insert(*, is_alike: bool) -> str:
     """Stores what is given in the queue of `gate`, if that says `room`."""
@@ -150,7 +153,8 @@ def add(
     scene: Scene, queue: str, drafts: Sequence[Draft], *, known_only: bool = False
 ) -> Step[list[int] | Full]:
     """Store jobs, all or none."""
-    if not known_only and drafts and not _names_a_key_twice(drafts):
+    is_large = len(drafts) > 1 and len(_portions(drafts)) > 1
+    if not known_only and drafts and not is_large and not _names_a_key_twice(drafts):
         answer = yield from _add_quickly(scene, queue, drafts)
         if answer is not None:
             return answer
@@ -304,7 +308,10 @@ def _store(ledger: Ledger, row: QueueRow, drafts: Sequence[Draft], answers: Sequ
     """Store what is new of them; the answers with the ids that it has got."""
     scene = ledger.scene
     new = [draft for draft, answer in zip(drafts, answers, strict=True) if not isinstance(answer, Duplicate)]
-    rows = yield Execute(_STORE, {**base(scene), "queue_id": row.id, **_columns(new, is_alike=False)})
+    rows: Rows = []
+    for portion in _portions(new):
+        params = {**base(scene), "queue_id": row.id, **_columns(portion, is_alike=False)}
+        rows += yield Execute(_STORE, params)
     _ring(scene, row.name, rows)
     scheduled = sum(state == SCHEDULED for _, state in rows)
     ledger.add(row.id, row.name, entered=len(rows), scheduled=scheduled)
@@ -319,6 +326,17 @@ def _store(ledger: Ledger, row: QueueRow, drafts: Sequence[Draft], answers: Sequ
         return Duplicate(job_id) if isinstance(answer, Duplicate) else job_id
 
     return [real(answer) for answer in answers]
+
+
+def _portions(drafts: Sequence[Draft]) -> list[Sequence[Draft]]:
+    """What one statement stores each, in order."""
+    found, start, size = [], 0, 0
+    for place, draft in enumerate(drafts):
+        size += len(draft.payload)
+        if size > BYTES_MAX and place > start:
+            found.append(drafts[start:place])
+            start, size = place, len(draft.payload)
+    return [*found, drafts[start:]]
 
 
 def _remember(
