@@ -15,7 +15,8 @@ import pytest
 from tests.cli.command import Run, read
 from tests.cli.everywhere import url  # noqa: F401 - a fixture
 from tests.support.modules import forgotten
-from ulak import App, JobInfo, Queue
+from tests.support.waiting import WAIT_S
+from ulak import App, JobInfo, Queue, Reject
 from ulak.cli.enqueue_values import value_of, values_of
 from ulak.errors import ArgumentError
 from ulak.local import joined_store
@@ -99,6 +100,31 @@ def test_a_key_that_is_taken_has_a_status_of_its_own_and_gives_the_id(
         assert again.err == taken.replace("1", first.out.strip())
         assert read(run, "enqueue", *words, option, "ada", status=1)["existed"] is True
     assert len(stored(mail)) + len(stored(mail, "mail")) == 2
+
+
+def test_the_result_can_be_waited_for(run: Run, mail: Queue, shop: str) -> None:
+    app = App(mail.url, queues={"default": None, "mail": 10})
+    name = shop.partition(":")[0]
+
+    @app.task(name=f"{name}.send")
+    def send(to: str, times: int = 1, *, urgent: bool = False) -> str:
+        if times == 0:
+            raise Reject("no times")
+        return f"sent to {to}"
+
+    with app, app.workers(1):
+        done = run("enqueue", shop, "send", "to=ada", "--wait", f"{WAIT_S}s")
+        assert (done.status, done.out) == (0, '1\n"sent to ada"\n')
+        answer = read(run, "enqueue", shop, "send", "to=bob", "--wait", f"{WAIT_S}s")
+        assert (answer["id"], answer["result"]) == (2, "sent to bob")
+        done = run("enqueue", shop, "send", "to=ada", "times=0", "--wait", f"{WAIT_S}s")
+        assert (done.status, done.out) == (1, "3\n")
+        assert "no times" in done.err
+    # Nobody works any more.
+    done = run("enqueue", shop, "send", "to=ada", "--wait", "10ms")
+    assert (done.status, done.out) == (75, "4\n")
+    assert "error U112: job 4 has not ended " in done.err
+    assert run("enqueue", "--payload", "1", "-q", "mail", "--wait", "1s").status == 2
 
 
 def test_a_queue_without_room_has_a_status_of_its_own(run: Run, mail: Queue, shop: str) -> None:

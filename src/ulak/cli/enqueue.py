@@ -20,6 +20,7 @@ not annotated is read as JSON if it is that. Without an App: `ulak enqueue --pay
 _EPILOG = """
 Prints the job's id. Exit status: 0 enqueued, 1 a job stands for its key already (that one's id is printed), 2
 wrong usage, 3 not found, 69 the store cannot be used, 75 there is no room, or the store is busy: try again.
+With --wait, 0 is that it has succeeded, 1 that it ended otherwise, and 75 that it has not ended in time.
 """
 
 
@@ -46,6 +47,8 @@ def add(commands: Any) -> None:  # noqa: ANN401 - argparse has no public name fo
     parser.add_argument("--unique", metavar="KEY", help=help_text)
     help_text = "nothing new if this key was given before, within a day at least"
     parser.add_argument("--idempotency", metavar="KEY", help=help_text)
+    help_text = "wait until it has ended, at most so long, and print its result as JSON; not for --payload"
+    parser.add_argument("--wait", metavar="TIME", type=duration, help=help_text)
     parser.add_argument("--json", action="store_true", help="print the result as one JSON object")
     add_verbose(parser, dest="more_verbose")
     parser.set_defaults(run=_run, yes=True)  # it changes something without being told --yes

@@ -6,6 +6,8 @@ import argparse
 import sys
 from typing import Any, NamedTuple
 
+import msgspec
+
 from ulak import codec
 from ulak.app import App
 from ulak.checks import draft_of
@@ -20,6 +22,7 @@ from ulak.core.store import Store
 from ulak.errors import ConfigError, QueueFull
 from ulak.local import joined_store
 from ulak.newjob import NewJob
+from ulak.shape import encode_json
 from ulak.task import Task, runnable_of
 
 DONE, NOT_DONE = 0, 1
@@ -48,15 +51,16 @@ def run(args: argparse.Namespace) -> int:
 
 def _run(args: argparse.Namespace) -> int:
     if args.payload is None:
-        done = _call(args)
-    else:
-        if args.words:
-            raise ConfigError(f"give an App and a task, or --payload, not both\n  {_SEE}")
-        if args.queue is None:
-            raise ConfigError(f"--payload needs a queue: -q mail\n  {_SEE}")
-        body = read_json(args.payload)
-        with opened(args) as edge:
-            done = put_payload(edge.store, args.queue, body, NewJob(None, args.priority or 0, **_given(args)))
+        return _call(args)
+    if args.wait is not None:
+        raise ConfigError(f"--wait is for a task; a payload alone has no result\n  {_SEE}")
+    if args.words:
+        raise ConfigError(f"give an App and a task, or --payload, not both\n  {_SEE}")
+    if args.queue is None:
+        raise ConfigError(f"--payload needs a queue: -q mail\n  {_SEE}")
+    body = read_json(args.payload)
+    with opened(args) as edge:
+        done = put_payload(edge.store, args.queue, body, NewJob(None, args.priority or 0, **_given(args)))
     return _tell(done, as_json=args.json)
 
 
@@ -84,7 +88,7 @@ def _full(queue: str) -> QueueFull:
     )
 
 
-def _call(args: argparse.Namespace) -> Enqueued:
+def _call(args: argparse.Namespace) -> int:
     if len(args.words) < 2:
         raise ConfigError(
             f"name an App and a task: ulak enqueue shop:app shop.send; or give --payload\n  {_SEE}"
@@ -106,7 +110,14 @@ def _call(args: argparse.Namespace) -> Enqueued:
             job = calls.enqueue(*by_place, **by_name)
         except QueueFull:
             raise _full(calls.queue) from None
-        return Enqueued(job.id, job.queue, job.task, job.existed)
+        done = Enqueued(job.id, job.queue, job.task, job.existed)
+        if args.wait is None:
+            return _tell(done, as_json=args.json)
+        if not args.json:
+            _tell(done, as_json=False)
+        result = msgspec.json.decode(encode_json(job.result(args.wait)))
+    print_json(done._asdict() | {"result": result} if args.json else result, to=sys.stdout)
+    return DONE
 
 
 def _refuse_memory(app: App, target: str) -> None:

@@ -7,6 +7,7 @@ from ulak.errors import (
     ArgumentError,
     ConfigError,
     QueueFull,
+    ResultTimeout,
     SchemaError,
     StorageBusy,
     StorageUnavailable,
@@ -64,7 +65,7 @@ def status_of(error: Exception) -> int:
             return USAGE
         case StorageUnavailable() | SchemaError():
             return UNAVAILABLE
-        case StorageBusy() | QueueFull():
+        case StorageBusy() | QueueFull() | ResultTimeout():
             return TRY_AGAIN
         case Unwritten():
             return UNWRITTEN
