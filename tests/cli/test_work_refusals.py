@@ -268,7 +268,7 @@ FIRST_CONTACT = {
     "a newer schema": Case(
         "hello:app --url sqlite:///newer.db",
         [
-            'error U204: "HERE/newer.db" has schema 99, which is newer than 2, the newest this ulak knows',
+            'error U204: "HERE/newer.db" has schema 99, which is newer than 3, the newest this ulak knows',
             "  update ulak; nothing was changed",
             BY_URL,
         ],
