@@ -235,3 +235,17 @@ def test_a_full_queue_is_full(is_quick: bool) -> None:
     assert lease is not None
     q.ack(lease)
     assert late.result() == 3
+
+
+@pytest.mark.parametrize("is_quick", [True, False])
+@pytest.mark.parametrize("due", [1, 2])
+def test_who_takes_a_job_that_has_become_due_wakes_another_only_for_the_next(is_quick: bool, due: int) -> None:
+    q, clock = queue(is_quick=is_quick)
+    for _ in range(due):
+        q.enqueue(b"later", delay=1.0)
+    line, signal = q._open().edge.store.line(Until.READY, q.name), ThreadSignal()
+    line.join(signal)
+    clock.advance(1.0)
+    assert q.deliver() is not None
+    assert signal.is_set() is (due == 2)
+    line.leave(signal)

@@ -205,6 +205,29 @@ def test_R8_a_handler_that_always_fails_runs_exactly_max_attempts_times(make, ki
 
 
 @pytest.mark.parametrize("kind", KINDS)
+def test_R8_a_retry_begins_when_it_is_due_though_all_workers_sleep(timed, clock, kind):
+    q, ran = timed(max_attempts=2), []
+
+    def handler(payload):
+        ran.append(payload)
+        if len(ran) == 1:
+            raise ValueError(payload)
+
+    policy = Backoff(base=0.2, cap=0.2, floor=0.2)
+    with q.workers(of_kind(kind, handler), count=2, backoff=policy):
+        asleep = 3 if kind == "def" else 1  # the workers of an event loop sleep there
+        eventually(lambda: clock.sleepers == asleep)
+        q.enqueue("job")
+        eventually(lambda: q.counts().scheduled == 1)
+        # Nobody looks by himself within that time.
+        let_time_pass(clock, 0.25, sleepers=asleep)
+        eventually(lambda: q.counts().acked == 1)
+        assert ran == ["job", "job"]
+        (failed, _) = q.jobs("succeeded")[0].history
+        assert failed.error.type == "ValueError"
+
+
+@pytest.mark.parametrize("kind", KINDS)
 def test_R9_a_permanent_error_goes_straight_to_the_dead_letters_with_its_reason(make, kind):
     q, ran = make(max_attempts=5), []
 

@@ -141,7 +141,7 @@ def deliver_way(
     zero = 0
 
     def deliver(timeout: Any = 0) -> Any:  # noqa: ANN401 - as Queue.deliver
-        lease = None
+        lease = is_due = None
         if timeout is zero or timeout is None or (type(timeout) in _NUMBERS and 0 <= timeout <= SECONDS_MAX):
             while True:
                 try:
@@ -178,12 +178,22 @@ def deliver_way(
                             row.state = _LEASED
                             if end < shelf.alarm:
                                 shelf.alarm = end
+                elif now < shelf.alarm and not view.closed:
+                    is_due = shelf.promote(now_at) > 0
+                    shelf.set_alarm(now)
             except BaseException:
                 mend()
                 raise
             finally:
                 gate.open = None
-        return lease or otherwise(timeout)
+        if lease is not None:
+            return lease
+        if is_due:
+            lease = deliver(timeout)
+            # Whoever takes what has become due needs nobody woken for it.
+            store.wake_for(shelf)
+            return lease
+        return otherwise(timeout)
 
     return deliver
 
@@ -228,8 +238,11 @@ def ack_way(
     def ack(lease: Lease, *, connection: object | None = None, _result: bytes | None = None) -> Any:  # noqa: ANN401 - as Queue.ack
         if connection is not None:
             return otherwise(lease, connection=connection)
+        if type(lease) is not Lease:
+            return otherwise(lease)
+        held = lease.grant
         # Equal, if it was taken by the general way.
-        if type(lease) is not Lease or (lease.grant is not grant and lease.grant != grant):
+        if held is not grant and held != grant:
             return otherwise(lease)
         row: Any = lease.work
         outcome = None
@@ -245,7 +258,7 @@ def ack_way(
                 row.state is _LEASED
                 and row.delivery == lease.delivery
                 and (more is None or (not more.watched and row.spec.unique_key is None))
-                and row.grant is lease.grant
+                and row.grant is held
             ):
                 if _result is not None:
                     if more is None:

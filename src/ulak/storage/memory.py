@@ -544,6 +544,11 @@ class MemoryStore:
         self.touched.clear()
         return rings, ended, forgotten
 
+    @exclusive
+    def wake_for(self, shelf: Shelf) -> None:
+        """Wake the waiters of what has changed, but no more than there is something for."""
+        shelf.spare_rings()
+
     def wake(self) -> None:
         """Wake the waiters of what has changed, outside the gate."""
         rings, ended, forgotten = self._changes()
