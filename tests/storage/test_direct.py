@@ -239,7 +239,9 @@ def test_a_full_queue_is_full(is_quick: bool) -> None:
 
 @pytest.mark.parametrize("is_quick", [True, False])
 @pytest.mark.parametrize("due", [1, 2])
-def test_who_takes_a_job_that_has_become_due_wakes_another_only_for_the_next(is_quick: bool, due: int) -> None:
+def test_who_takes_a_job_that_has_become_due_wakes_others_for_the_next_alone(
+    is_quick: bool, due: int
+) -> None:
     q, clock = queue(is_quick=is_quick)
     for _ in range(due):
         q.enqueue(b"later", delay=1.0)
