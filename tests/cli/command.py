@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import fcntl
+import io
 import json
 import os
 import pty
+import re
 import struct
 import subprocess
 import sys
@@ -113,3 +115,15 @@ def _read_all(terminal: int) -> bytes:
         if not part:
             return b"".join(parts)
         parts.append(part)
+
+
+class Terminal(io.StringIO):
+    """Takes text as a terminal does."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+def lines_of(stream: io.StringIO) -> list[str]:
+    """What was written, without the styles that a terminal gets."""
+    return re.sub("\x1b\\[[0-9;]*m", "", stream.getvalue()).splitlines()

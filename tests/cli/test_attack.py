@@ -4,7 +4,6 @@ through every command, in a pipe and on a terminal.
 
 from __future__ import annotations
 
-import io
 import json
 import re
 import sys
@@ -12,7 +11,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.cli.command import Done
+from tests.cli.command import Done, Terminal
 from tests.cli.everywhere import url  # noqa: F401 - a fixture
 from ulak import Queue
 from ulak.cli import MODULES, main
@@ -151,11 +150,6 @@ def test_a_megabyte_of_it_is_too(q: Queue, capsys: pytest.CaptureFixture[str]) -
         assert main(line.split()) in {0, 1}, line
         printed = capsys.readouterr()
         harmless(printed.out + printed.err, line)
-
-
-class Terminal(io.StringIO):
-    def isatty(self) -> bool:
-        return True
 
 
 @pytest.mark.parametrize("columns", ["80", "120"])

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from tests.cli.command import Terminal
 from tests.cli.test_bench_figures import run
 from tests.cli.test_bench_load import plan
 from ulak import __version__
@@ -280,11 +281,6 @@ def test_a_flat_line_and_a_single_point_can_be_drawn() -> None:
 
 
 # Progress
-
-
-class Terminal(io.StringIO):
-    def isatty(self) -> bool:
-        return True
 
 
 def test_progress_is_a_live_line_on_a_terminal_and_a_line_a_run_elsewhere(

@@ -262,6 +262,8 @@ def test_a_line_without_an_end_is_not_read_to_it(
 def test_what_is_not_there_is_not_found(run: Run, mail: Queue, lines: Path) -> None:
     job_id = die(mail, "a")
     assert run("dead", "import", lines) == (3, "", f"error: there is no file {lines}\n")
+    folder = run("dead", "import", lines.parent)
+    assert (folder.status, f"{lines.parent} is a directory" in folder.err) == (2, True)
     assert run("dead", "export", "e1234567").status == 3
     part = run("dead", "export", job_id, 99)
     assert (part.status, part.out.count("\n")) == (1, 1)
@@ -292,6 +294,10 @@ def test_a_file_is_only_for_its_owner_and_never_written_over(run: Run, mail: Que
     before = lines.read_bytes()
     refused = run("dead", "export", "--output", lines)
     assert (refused.status, lines.read_bytes()) == (2, before)
+    for nowhere in (lines / "x", lines.parent / "none" / "x"):
+        refused = run("dead", "export", "--output", nowhere)
+        assert (refused.status, "[Errno" in refused.err) == (2, False)
+        assert refused.err.startswith(f"error U302: {nowhere} cannot be made: ")
     lines.unlink()
     assert read(run, "dead", "export", "-o", lines) == {"exported": 1, "file": str(lines)}
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.cli.test_inspect_usage import Terminal, lines_of
+from tests.cli.command import Terminal, lines_of
 from ulak import Backoff, NewJob, Queue
 from ulak.cli import dead_groups, inspect_change, inspect_counts, inspect_jobs, inspect_show
 from ulak.cli.inspect_choice import Choice

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import io
-import re
 import subprocess
 import sys
 
 import pytest
 
+from tests.cli.command import Terminal, lines_of
 from ulak import Queue
 from ulak.cli import main
 from ulak.cli.inspect_table import Column, print_json, print_table
@@ -23,18 +23,6 @@ COMMANDS = (
     *(["queue", "set", "mail", "--capacity", "9"], ["workers"]),
     ["enqueue", "--payload", "1", "-q", "mail"],
 )
-
-
-class Terminal(io.StringIO):
-    """Takes text as a terminal does."""
-
-    def isatty(self) -> bool:
-        return True
-
-
-def lines_of(stream: io.StringIO) -> list[str]:
-    """What was written, without the styles that a terminal gets."""
-    return re.sub("\x1b\\[[0-9;]*m", "", stream.getvalue()).splitlines()
 
 
 def test_a_cell_without_a_value_is_a_dash_so_that_columns_can_be_split() -> None:

@@ -12,8 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.command import Done
-from tests.cli.test_inspect_usage import Terminal, lines_of
+from tests.cli.command import Done, Terminal, lines_of
 from tests.support.modules import forgotten
 from ulak import App, Queue
 from ulak.cli import main

@@ -12,8 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.command import COMMAND, environment, ulak
-from tests.cli.test_inspect_usage import Terminal
+from tests.cli.command import COMMAND, Terminal, environment, ulak
 from tests.contract.conftest import clock, kind  # noqa: F401 - fixtures
 from ulak import Lease, Queue
 from ulak.cli import tail_follow

@@ -15,8 +15,7 @@ from typing import Any
 
 import pytest
 
-from tests.cli.command import on_terminal, ulak
-from tests.cli.test_inspect_usage import Terminal, lines_of
+from tests.cli.command import Terminal, lines_of, on_terminal, ulak
 from ulak import Queue
 from ulak.cli import inspect_trend
 from ulak.cli.inspect_open import Missing

@@ -9,9 +9,8 @@ from datetime import datetime
 
 import pytest
 
-from tests.cli.command import Run, read
+from tests.cli.command import Run, Terminal, lines_of, read
 from tests.cli.everywhere import url  # noqa: F401 - a fixture
-from tests.cli.test_inspect_usage import Terminal, lines_of
 from tests.support.waiting import eventually
 from ulak import Queue
 from ulak.cli import inspect_workers

@@ -83,6 +83,8 @@ def _created(name: str) -> Iterator[TextIO]:
         descriptor = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     except FileExistsError:
         raise ConfigError(f"there is a file {name} already, and it was left alone: name another") from None
+    except OSError as error:
+        raise ConfigError(f"{name} cannot be made: {error.strerror}; nothing was exported") from error
     try:
         with open(descriptor, "w", encoding="ascii") as file:  # noqa: PTH123 - it is open
             yield file
@@ -151,6 +153,8 @@ def _import(args: argparse.Namespace) -> int:
 def _read(name: str) -> Iterator[IO[bytes]]:
     """A file that can be read twice: it is looked at as a whole before anything is enqueued."""
     if name != "-":
+        if Path(name).is_dir():
+            raise ConfigError(f"{name} is a directory; name a file that ulak dead export has written")
         if not Path(name).is_file():
             raise Missing(f"there is no file {name}")
         with Path(name).open("rb") as file:
