@@ -193,6 +193,7 @@ ARGUMENTS = (
         "doctor --late",
     ),
     *("health", "config --grace", "config -u", "work", "schedules", "demo --seed", "enqueue", "dead import"),
+    *("migrate --plan -u", "migrate --grants"),
     *("enqueue --payload 1 -q", "prune -u", "bench --url", "dead export -q", "workers -u", ""),
 )
 
