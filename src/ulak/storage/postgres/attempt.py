@@ -87,7 +87,7 @@ class Tries:
     def __init__(
         self, place: Place, patience_s: float = PATIENCE_S, waits_s: Sequence[float] = WAITS_S
     ) -> None:
-        self.lock_s, *self._waits_s = waits_s
+        self.lock_s, self._waits_s = waits_s[0], waits_s[1:]
         self._place = place
         self._patience_s = patience_s
         self._runs = 0
@@ -111,7 +111,7 @@ class Tries:
             assert isinstance(told, StorageBusy)
             if not self._waits_s and not is_of_all(error):
                 raise InTheWayError(told) from None
-            self.lock_s = self._waits_s.pop(0) if self._waits_s else LOCK_S
+            self.lock_s, self._waits_s = (self._waits_s[0] if self._waits_s else LOCK_S), self._waits_s[1:]
             return 0.0
         # The next session may be one of another server, which takes writes.
         if (is_lost(error) and not is_sent) or error.sqlstate == READ_ONLY:

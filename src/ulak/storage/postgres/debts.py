@@ -99,9 +99,15 @@ class Debts:
 
     def _pay(self) -> None:
         for debt in list(self._owed):
-            with contextlib.suppress(UlakError):
-                if self._run(debt.make, repeats=True) is not False or MACHINE.interval() > debt.until:
-                    self._owed.remove(debt)
+            try:
+                is_paid = self._run(debt.make, repeats=True) is not False
+            except UlakError:
+                # The others would fare no better now; next time they come first.
+                self._owed.remove(debt)
+                self._owed.append(debt)
+                return
+            if is_paid or MACHINE.interval() > debt.until:
+                self._owed.remove(debt)
 
     def close(self) -> None:
         """Try once more, and let the rest be: others find it once its leases end."""
