@@ -124,3 +124,14 @@ def test_very_many_held_jobs_are_not_sorted_for_each_page():
         which, store = Filter(queue=q.name, states="held"), q._edge.store
         assert [job.id for job in store.scan(which, after=ids[5], limit=3)] == ids[6:9]
         assert lines_run(lambda: store.scan(which, limit=3)) < 500
+
+
+def test_an_upkeep_gives_back_the_table_of_what_is_gone():
+    with Queue("memory://") as q:
+        jobs = q._edge.store.jobs
+        jobs.rows = dict.fromkeys(range(200_000))
+        for job_id in range(200_000):
+            del jobs.rows[job_id]
+        # A pool's keeper does so each second, also where its workers are too busy to.
+        q.prune()
+        assert sys.getsizeof(jobs.rows) < 1_000

@@ -478,6 +478,7 @@ class MemoryStore:
             for state, gone in shelf.prune(now_at, limit).items():
                 pruned[state] = pruned.get(state, 0) + gone
                 limit -= gone
+        self.jobs.shrink()
         return pruned
 
     @exclusive
