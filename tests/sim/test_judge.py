@@ -229,6 +229,16 @@ def test_a_delivery_that_went_to_nobody_is_skipped_unless_a_claim_was_never_answ
     assert tale(UNKNOWN, "mail").judged().kinds == ["skipped"]
 
 
+def test_what_a_lost_claim_has_leased_is_ended_by_the_store_unspent():
+    tale = told("put")
+    tale.call("claim", answer=UNKNOWN)
+    tale.hand(delivery=2, attempt=1)
+    tale.end(delivery=2)
+    tale.stored(delivery=2, attempt=1)
+    assert tale.judged().again == {"after lost claim": 1}
+    assert tale.judged().kinds == []
+
+
 def test_a_last_delivery_that_went_to_nobody_is_skipped():
     tale = told("put", "hand")
     tale.end(cause="nack")

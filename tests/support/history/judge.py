@@ -141,9 +141,13 @@ def _wrong_deliveries(job: Job, story: Story, again: Counter[str]) -> Iterator[P
         before = delivery - 1
         if before == 0:
             continue
-        if before not in job.handed and story.blind_since(call.asked.queue) > call.t1:
+        is_lost = before not in job.handed
+        if is_lost and story.blind_since(call.asked.queue) > call.t1:
             yield Problem("skipped", job.id, f"delivery {before} went to nobody")
         why, problem = _explained(job, before, call)
+        if is_lost and why == "unexplained":
+            # What a claim has leased whose answer was lost its store hands back by itself.
+            why, problem = "after lost claim", ""
         again[why] += 1
         if problem:
             yield Problem(problem, job.id, f"delivery {delivery}, to {call.asked.who}: {why}")
@@ -340,6 +344,8 @@ def _wrong_rest(job: Job, story: Story) -> Iterator[Problem]:
     for delivery in range(1, job.stored.delivery + 1):
         if delivery not in job.handed and job.stored.queue not in story.blind_claims:
             yield Problem("skipped", job.id, f"delivery {delivery} went to nobody")
+        if delivery not in job.handed:
+            continue
         if all(ending.state == "stale" for ending in job.ends.get(delivery, ())) and not may_be_gone:
             yield Problem("unended", job.id, f"delivery {delivery} was ended by nobody")
 
