@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import collections
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar
 
 import pytest
@@ -27,6 +27,7 @@ from ulak.storage.postgres import book, change, looks
 from ulak.storage.postgres.asks import Execute, Scene, Step
 from ulak.storage.postgres.attempt import Attempt
 from ulak.storage.postgres.link import Session, compiled
+from ulak.storage.postgres.marks import given, spans_of
 from ulak.storage.postgres.place import place_of
 from ulak.storage.postgres.store import PostgresStore
 
@@ -96,6 +97,44 @@ def test_a_claim_takes_the_best_of_its_first_queue_and_no_more_than_its_limit(ru
         leases = take(run, 3, Q, OTHER)
         assert [lease.id for lease in leases] == best[3 * number : 3 * number + 3]
     assert [lease.id for lease in take(run, 10, Q, OTHER)] == [*best[24:], *second[:4]]
+
+
+class Marked:
+    """Where claims begin, said from outside."""
+
+    def __init__(self, queue: str, marks: dict[int, int]) -> None:
+        self._spans = {queue: spans_of(marks)}
+
+    def spans(self, queues: Sequence[str]) -> dict[str, Any]:
+        """As they are given."""
+        return given(queues, self._spans)
+
+    def met(self, queue: str, priority: int) -> None:
+        """It learns nothing."""
+
+
+def test_a_claim_that_begins_at_marks_takes_the_best_and_no_more_than_its_limit(run: Run) -> None:
+    first = put(run, *({"priority": number % 4} for number in range(40)))
+    second = put(run, *({"priority": 9} for _ in range(30)), queue=OTHER)
+    best = sorted(first, key=lambda job_id: (-(first.index(job_id) % 4), job_id))
+    marked = Marked(Q, {3: first[3], 1: first[5], 0: first[4]})
+
+    def take_marked(scene: Scene) -> Step[list[Lease]]:
+        scene.marks = marked
+        return (yield from book.claim(scene, [Q, OTHER], 3, worker="w", lease_s=60.0))
+
+    # What lies below a mark is not there for it.
+    best.remove(first[1])
+    best.remove(first[0])
+    for number in range(12):
+        assert [lease.id for lease in run(take_marked)] == best[3 * number : 3 * number + 3]
+    assert [lease.id for lease in run(take_marked)] == [*best[36:], *second[:1]]
+    # While a job that has come back is ready, the queue is walked from its head.
+    put(run, {"priority": 1, "delay_s": 0.0})
+    lease = take(run, 1)[0]
+    assert lease.id == first[1]
+    run(lambda scene: book.settle(scene, [(lease, Retry())]))
+    assert [lease.id for lease in run(take_marked)][:1] == [first[1]]
 
 
 def test_a_turn_finishes_what_it_names_and_takes_no_more_than_its_limit(run: Run) -> None:

@@ -48,7 +48,7 @@ _END = (
     f"{CLOCK}, gone AS (DELETE FROM jobs WHERE {_IDS} RETURNING jobs.*), "
     f"kept AS ({moved(str(CANCELLED), 'gone')})"
 )
-_PRIORITISE = f"UPDATE jobs SET priority = %(priority)s::bigint WHERE {_IDS}"
+_PRIORITISE = f"UPDATE jobs SET priority = %(priority)s::bigint, reordered = true WHERE {_IDS}"
 _EXPIRES = f"expires_at = CASE WHEN expires_at <= {NOW_AT} THEN NULL ELSE expires_at END"
 _RELEASE = (
     f"WITH {CLOCK} UPDATE jobs SET state = 0, refused = false, run_at = {NOW_AT}, {_EXPIRES} WHERE {_IDS}"
@@ -62,8 +62,8 @@ _AGAIN = {
 }
 _BRING_BACK = (
     f"{CLOCK}, back AS (DELETE FROM ended WHERE {_IDS} RETURNING *), "
-    f"stored AS (INSERT INTO jobs ({MOVED_COLUMNS}, state) "
-    f"SELECT {', '.join(_AGAIN.get(name, name) for name in MOVED_COLUMNS.split(', '))}, 0 FROM back)"
+    f"stored AS (INSERT INTO jobs ({MOVED_COLUMNS}, state, reordered) "
+    f"SELECT {', '.join(_AGAIN.get(name, name) for name in MOVED_COLUMNS.split(', '))}, 0, true FROM back)"
 )
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Generator, Mapping, Sequence
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, Protocol, TypeAlias, TypeVar
 
 import msgspec
 
@@ -38,6 +38,16 @@ Step: TypeAlias = Generator[Execute, Rows, R]
 """Yields statements, is sent the rows of each (none: an empty list), and returns the answer."""
 
 
+class Walks(Protocol):
+    """Where claims begin, as `marks` has it."""
+
+    def spans(self, queues: Sequence[str]) -> dict[str, Any] | None:
+        """How a claim is to walk these queues, as parameters; None: each from its head."""
+
+    def met(self, queue: str, priority: int) -> None:
+        """A job of this priority was taken."""
+
+
 class ApartError(Exception):
     """Several calls cannot be done by one step: nothing was changed, and each is to be run by itself."""
 
@@ -57,14 +67,15 @@ class Scene:
     shard: which rows of tallies this process adds to, from 0: few in all, best none that others add to too;
     None inside a transaction of the caller's, which only adds rows of differences.
     holder: the number that leases of this process name. claim: that of this run, which stands in the rows
-    that it leases. claimed: the queues that it has asked for leases of.
+    that it leases. claimed: the queues that it has asked for leases of. marks: where claims begin; None: at
+    the head.
     rings: whom to wake in this process after the commit. ended_ids: jobs that ended or were deleted.
     dead_pruned: dead jobs that retention removed, by queue.
     """
 
     __slots__ = (
         *("claim", "claimed", "dead_pruned", "ended_ids", "epoch", "holder", "now", "now_at", "rings"),
-        *("shard", "uid"),
+        *("marks", "shard", "uid"),
     )
 
     def __init__(
@@ -82,6 +93,7 @@ class Scene:
         self.epoch = epoch
         self.shard = shard
         self.holder = holder
+        self.marks: Walks | None = None
         self.claim = claim
         self.claimed: Sequence[str] = ()
         self.now = now

@@ -34,6 +34,7 @@ from ulak.storage.postgres.faults import READ_ONLY, is_lost
 from ulak.storage.postgres.lanes import Lanes, LoopLanes, Run, Undo
 from ulak.storage.postgres.link import LoopSession, Session, begin_text
 from ulak.storage.postgres.listen import Listener
+from ulak.storage.postgres.marks import Marks
 from ulak.storage.postgres.others import Others
 from ulak.storage.postgres.place import Place
 from ulak.storage.postgres.plans import Block, Plan
@@ -86,6 +87,7 @@ class Engine:
         self.bell = Bell(self.place.schema, self._ring_all)
         self._blocking = Helper("ulak-block")
         self._sweeper = Sweeper(self._using)
+        self.marks = Marks(self._using)
         self.awaited = Ends(self.begin_watch)
         self._listener = Listener(self)
         self.others = Others(self, Run, Block)
@@ -136,6 +138,7 @@ class Engine:
             self.bell.close()
             self._blocking.close()
             self._sweeper.close()
+            self.marks.close()
             self.others.drop()
             self._pool.close()
             for loop, pool in list(self._loops.items()):
@@ -178,7 +181,9 @@ class Engine:
         # So that the first sessions of many processes, which do nearly all, have a row each.
         shard = ((os.getpid() if own is None else own) + number * _STRIDE) % SHARDS
         claim = next(self._claims)
-        return Scene(self.uid, self.epoch, shard=shard, holder=own, claim=claim, now=now, now_at=now_at)
+        scene = Scene(self.uid, self.epoch, shard=shard, holder=own, claim=claim, now=now, now_at=now_at)
+        scene.marks = self.marks
+        return scene
 
     def check_open(self) -> None:
         """Raises Closed if it is not."""
@@ -407,6 +412,7 @@ class Engine:
                 line.ring(wakeups)
         if scene.ended_ids:
             self._sweeper.note(len(scene.ended_ids))
+            self.marks.note(len(scene.ended_ids))
             if self.awaited.waiting:
                 self.awaited.ring(scene.ended_ids)
         for queue, dead in scene.dead_pruned.items():

@@ -17,6 +17,7 @@ from ulak.core.job import Cause, Dead, Done, Failure, Grant, Lease, Outcome, Sta
 from ulak.core.store import Settled, Settlement, Tasks, Until
 from ulak.storage.postgres.asks import Execute, Scene, Step
 from ulak.storage.postgres.ledger import DRAINED_MAX
+from ulak.storage.postgres.marks import BACK, PICKED, WALKED
 from ulak.storage.postgres.records import CLOCK, NOW, NOW_AT, base, bytes_of, counted, moved
 from ulak.storage.stored import UnreadableError, backoff_of, text_from, work_of
 
@@ -79,13 +80,15 @@ def has_held(*, of_tasks: bool) -> str:
     return _HAS_HELD_OF if of_tasks else _HAS_HELD
 
 
-def _text(*, acks: bool, claims: bool, of_tasks: bool) -> str:
+def _text(*, acks: bool, claims: bool, of_tasks: bool, is_marked: bool) -> str:
     parts, clear, moves = [CLOCK], [], []
     if claims:
         care = " OR ".join((HAS_DUE, HAS_OVER, has_held(of_tasks=of_tasks)))
+        back = f", {BACK} AS has_back" if is_marked else ""
         parts.append(
             "asked AS MATERIALIZED (SELECT q.id, q.name, q.backoff, named.place, "
-            f"{care} AS needs_care FROM unnest(%(queues)s::text[]) WITH ORDINALITY AS named (name, place) "
+            f"{care} AS needs_care{back} "
+            "FROM unnest(%(queues)s::text[]) WITH ORDINALITY AS named (name, place) "
             "JOIN queues q ON q.name = named.name WHERE NOT q.paused ORDER BY named.place)"
         )
         clear.append("NOT EXISTS (SELECT FROM asked WHERE needs_care)")
@@ -98,7 +101,7 @@ def _text(*, acks: bool, claims: bool, of_tasks: bool) -> str:
         moves.append("SELECT queue, 1 AS gone, -1 AS taken, 0 AS forgotten FROM done")
         moves.append("SELECT queue, 0 AS gone, 0 AS taken, 1 AS forgotten FROM forgotten")
     if claims:
-        parts += [_PICKED, _TAKEN]
+        parts += [WALKED, PICKED, _TAKEN] if is_marked else [_PICKED, _TAKEN]
         moves.append("SELECT queue, 0 AS gone, 1 AS taken, 0 AS forgotten FROM taken")
     source = f"({' UNION ALL '.join(moves)}) AS moves"
     sums = {"left": "sum(gone)", "leased": "sum(taken)"}
@@ -158,9 +161,12 @@ _PICKED = (
 TAKEN = ", ".join(f"jobs.{name}" for name in f"{WORK_COLUMNS}, queue, lease_end, started_at".split(", "))
 _TAKEN = f"taken AS ({TAKE} WHERE id = ANY(ARRAY(SELECT id FROM picked)) RETURNING {TAKEN})"
 _TEXTS = {
-    (acks, claims, of_tasks): _text(acks=acks, claims=claims, of_tasks=of_tasks)
+    (acks, claims, of_tasks, is_marked): _text(
+        acks=acks, claims=claims, of_tasks=of_tasks, is_marked=is_marked
+    )
     for acks, claims in ((True, False), (False, True), (True, True))
     for of_tasks in (False, True)
+    for is_marked in (False, True)
 }
 
 
@@ -219,7 +225,10 @@ def turn_quickly(
         }
     if want is not None:
         params |= wanted(scene, want)
-    text = _TEXTS[bool(settlements), want is not None, want is not None and want.tasks is not None]
+    spans = None if want is None or scene.marks is None else scene.marks.spans(params["queues"])
+    params |= spans or {}
+    of_tasks = want is not None and want.tasks is not None
+    text = _TEXTS[bool(settlements), want is not None, of_tasks, spans is not None]
     rows = yield Execute(text, params, alone=True)
     told = next(row for row in rows if row[0] is None)
     if not told[1]:
@@ -230,6 +239,9 @@ def turn_quickly(
         for name in told[3]:
             scene.rings[Until.DRAINED, name] += 1
     leases = [] if want is None else leases_of(want, scene, [row for row in rows if row[0] is not None])
+    if leases and scene.marks is not None:
+        for lease in (leases[0], leases[-1]):
+            scene.marks.met(lease.work.spec.queue, lease.work.priority)
     return settled, leases
 
 

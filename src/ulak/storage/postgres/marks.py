@@ -1,0 +1,200 @@
+"""Where claims begin: ids below which no job is ready, so that what lies dead there is not passed each time.
+
+While somebody keeps an old snapshot open, the server clears away nothing of what jobs leave behind, and a
+claim that begins at the head passes all of it. So where much lies dead, this process looks now and then, and
+keeps for each queue and priority an id below which no new job is ready, and none can come: ids are given in
+order, and whoever may have been given an earlier one has ended. Jobs that come back have an index of their
+own; while it has one of a queue, claims of that queue begin at the head.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeAlias
+
+import psycopg
+
+from ulak.clock import MACHINE
+from ulak.errors import UlakError
+from ulak.storage.helper import Helper
+from ulak.storage.postgres.asks import Execute
+from ulak.storage.postgres.link import Session
+from ulak.storage.stored import INT_MAX
+
+Span: TypeAlias = tuple[int, int, int | None, int | None]
+"""The priorities from one to another, then one more from an id on."""
+
+DEAD_MIN = 20_000
+"""So many dead rows must lie in the table of open jobs."""
+
+EVERY, PAUSE_S = 500, 0.1
+"""After so many of this process's jobs have ended it looks again, but not sooner than that."""
+
+FRESH_S = 2.0
+"""So long after a look its marks hold: after a failover, ids may be given again."""
+
+LIFE_S = 10.0
+"""So long after marks were first set they are forgotten, and found anew."""
+
+PRIORITIES_MAX, QUEUES_MAX = 16, 64
+
+INT_MIN = -INT_MAX - 1
+_WHOLE: Span = (INT_MIN, INT_MAX, None, None)
+# First the last id that was given, then who may have been given one that is not stored yet: who stores jobs
+# has this lock before ids, until the end of its transaction.
+_LAST = Execute(
+    "SELECT coalesce(pg_sequence_last_value('job_ids'::regclass), 0)::bigint, "
+    "pg_stat_get_dead_tuples('jobs'::regclass)::bigint"
+)
+_STORING = Execute(
+    "SELECT coalesce(array_agg(virtualtransaction), '{}') FROM pg_locks WHERE locktype = 'relation' "
+    "AND database = (SELECT oid FROM pg_database WHERE datname = current_database()) "
+    "AND relation = 'jobs'::regclass AND mode = 'RowExclusiveLock' AND pid IS DISTINCT FROM pg_backend_pid()"
+)
+_FIRST = (
+    "SELECT id FROM jobs WHERE queue = (SELECT id FROM queues WHERE name = %s::text) AND state = 0 "
+    "AND priority = %s::bigint AND id >= %s::bigint ORDER BY priority DESC, id LIMIT 1"
+)
+
+# Parts of a claim.
+
+BACK = (
+    "(SELECT min(created_at) FROM jobs WHERE queue = q.id AND state = 0 "
+    "AND (delivery > 0 OR run_at > created_at OR reordered)) IS NOT NULL"
+)
+"""Whether a queue `q` has a ready job that has come back, or has become ready later than it was stored."""
+
+WALKED = (
+    "walked AS MATERIALIZED (SELECT asked.id, span.lo, span.hi, span.at, span.since FROM asked "
+    "JOIN unnest(%(w_queue)s::text[], %(w_back)s::boolean[], %(w_lo)s::bigint[], %(w_hi)s::bigint[], "
+    "%(w_at)s::bigint[], %(w_since)s::bigint[]) WITH ORDINALITY "
+    "AS span (queue, back, lo, hi, at, since, nth) "
+    "ON span.queue = asked.name AND span.back = asked.has_back ORDER BY asked.place, span.nth)"
+)
+_BEST = "ORDER BY priority DESC, id LIMIT %(limit)s::bigint FOR UPDATE SKIP LOCKED"
+_IN = "SELECT id FROM jobs WHERE queue = walked.id AND state = 0"
+PICKED = (
+    "picked AS MATERIALIZED (SELECT found.id FROM gate, walked CROSS JOIN LATERAL ("
+    f"SELECT id FROM ({_IN} AND priority <= walked.hi AND priority >= walked.lo {_BEST}) AS between_marks "
+    f"UNION ALL SELECT id FROM ({_IN} AND priority = walked.at AND id >= walked.since {_BEST}) AS past_a_mark"
+    ") AS found WHERE gate.is_clear LIMIT %(limit)s::bigint)"
+)
+
+
+class Marks:
+    """The marks of one process. using: calls with a session of the store's."""
+
+    def __init__(self, using: Callable[[Callable[[Session], None]], None]) -> None:
+        self._using = using
+        self._helper = Helper("ulak-marks")
+        self._lock = threading.Lock()
+        self._ended = 0
+        # The priorities of jobs that this process has taken, by queue, and what claims are given.
+        self._met: dict[str, set[int]] = {}
+        self._known: dict[str, dict[int, int]] = {}
+        self._spans: dict[str, list[Span]] = {}
+        # All who were given an id up to this one have ended. Next: those who may have been given one up to
+        # that, and not ended yet.
+        self._bound = 0
+        self._next: tuple[int, frozenset[str]] | None = None
+        self._asked_at = self._looked_at = self._since = -FRESH_S
+
+    def spans(self, queues: Sequence[str]) -> dict[str, Any] | None:
+        """How a claim is to walk these queues, as parameters; None: each from its head."""
+        spans = self._spans
+        if not spans or MACHINE.interval() - self._looked_at > FRESH_S:
+            return None
+        return given(queues, spans) if any(queue in spans for queue in queues) else None
+
+    def met(self, queue: str, priority: int) -> None:
+        """A job of this priority was taken: others that were lie dead there."""
+        found = self._met.get(queue)
+        if found is None:
+            if len(self._met) >= QUEUES_MAX:
+                return
+            found = self._met.setdefault(queue, set())
+        if priority not in found and len(found) < PRIORITIES_MAX and INT_MIN < priority < INT_MAX:
+            found.add(priority)
+
+    def note(self, ended: int) -> None:
+        """So many jobs have ended by a call of this process."""
+        with self._lock:
+            self._ended += ended
+            now = MACHINE.interval()
+            # Who has marks renews them, however slowly it goes on.
+            pause_s = PAUSE_S if self._ended >= EVERY else FRESH_S / 4 if self._spans else math.inf
+            is_due = now - self._asked_at >= pause_s
+            if is_due:
+                self._ended, self._asked_at = 0, now
+        if is_due:
+            # The system may have no more threads; then it is due again later.
+            with contextlib.suppress(RuntimeError):
+                self._helper.ask(self.look)
+
+    def look(self) -> None:
+        """Find out anew where claims may begin."""
+        try:
+            self._using(self._look)
+        except (UlakError, psycopg.Error):
+            self._begin_anew()
+
+    def close(self) -> None:
+        """Wait for what is under way."""
+        self._helper.close()
+
+    def _begin_anew(self) -> None:
+        self._bound, self._next = 0, None
+        self._forget()
+
+    def _forget(self) -> None:
+        self._known, self._spans = {}, {}
+        self._since = MACHINE.interval()
+
+    def _look(self, session: Session) -> None:
+        if session.is_proxied:
+            return
+        now = MACHINE.interval()
+        ((last, dead),) = session.execute(_LAST)
+        if dead < DEAD_MIN or last < self._bound:
+            self._begin_anew()
+        if dead < DEAD_MIN:
+            return
+        if now - self._since > LIFE_S:
+            self._forget()
+        ((storing,),) = session.execute(_STORING)
+        if self._next is None or not self._next[1] & set(storing):
+            self._bound = self._next[0] if self._next is not None else 0
+            self._next = last, frozenset(storing)
+        self._looked_at = now
+        if self._bound:
+            for queue, met in list(self._met.items()):
+                self._raise(session, queue, list(met))
+
+    def _raise(self, session: Session, queue: str, met: Sequence[int]) -> None:
+        known, marks = self._known.get(queue, {}), dict[int, int]()
+        for priority in met:
+            first = session.execute(Execute(_FIRST, (queue, priority, known.get(priority, 1))))
+            marks[priority] = min(self._bound + 1, *(job_id for (job_id,) in first), INT_MAX)
+        self._known[queue] = marks
+        self._spans = {**self._spans, queue: spans_of(marks)}
+
+
+def given(queues: Sequence[str], spans: Mapping[str, Sequence[Span]]) -> dict[str, Any]:
+    """The parameters of `WALKED`: each queue from its head, and as while nothing has come back."""
+    rows = [(queue, True, *_WHOLE) for queue in queues]
+    rows += [(queue, False, *span) for queue in queues for span in spans.get(queue, [_WHOLE])]
+    names = ("w_queue", "w_back", "w_lo", "w_hi", "w_at", "w_since")
+    return dict(zip(names, map(list, zip(*rows, strict=True)), strict=True))
+
+
+def spans_of(marks: Mapping[int, int]) -> list[Span]:
+    """How a queue is walked by marks, which are ids by priority: the highest priority first."""
+    spans: list[Span] = []
+    hi = INT_MAX
+    for priority in sorted(marks, reverse=True):
+        spans.append((priority + 1, hi, priority, marks[priority]))
+        hi = priority - 1
+    return [*spans, (INT_MIN, hi, None, None)]
