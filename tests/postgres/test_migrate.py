@@ -277,6 +277,8 @@ def test_a_user_with_the_printed_grants_does_all_that_programs_do_and_drops_noth
         ran = []
         with q.workers(ran.append, count=2):
             eventually(lambda: len(ran) >= 4)
+        # Where claims begin, too, is found out with these grants.
+        q._open().edge.store._using(q._open().edge.store.marks._look)
     assert problems(run, url=theirs) == []
     for command in ("counts", "workers", "ls", "prune"):
         assert run(command, url=theirs)[0] == 0
