@@ -21,6 +21,7 @@ from ulak import (
     WrongQueue,
 )
 from ulak.clock import SYSTEM
+from ulak.core.store import Until
 
 OK, STALE = Outcome.OK, Outcome.STALE
 
@@ -44,6 +45,16 @@ async def settle_down():
     """Let every task run until it waits for something outside the loop."""
     for _ in range(20):
         await asyncio.sleep(0)
+
+
+async def enqueued_in_line(queue, *payloads):
+    """Tasks that wait for room, each behind the one before it."""
+    line, waiters = queue._edge.store.line(Until.ROOM, queue.name), []
+    for number, payload in enumerate(payloads, 1):
+        waiters.append(asyncio.create_task(queue.enqueue(payload)))
+        while len(line) < number:
+            await settle_down()
+    return waiters
 
 
 def test_priority_then_fifo_then_the_ack(run):
@@ -158,10 +169,9 @@ def test_T7_a_cancelled_waiting_enqueue_leaves_nothing_behind(run):
     async def scene(make):
         queue = await make(clock=SYSTEM, capacity=1)
         await queue.enqueue("a")
-        waiters = [asyncio.create_task(queue.enqueue(number)) for number in range(3)]
-        await settle_down()
+        waiters = await enqueued_in_line(queue, 0, 1, 2)
         waiters[0].cancel()
-        await settle_down()
+        await asyncio.wait(waiters[:1])
         assert (await queue.counts()).total == 1
         for number in (1, 2):
             await queue.ack(await queue.deliver())
@@ -177,8 +187,7 @@ def test_T7_a_waiter_cancelled_when_it_was_just_given_its_turn_hands_it_on(run):
     async def scene(make):
         queue = await make(clock=SYSTEM, capacity=1)
         await queue.enqueue("a")
-        first, second = (asyncio.create_task(queue.enqueue(number)) for number in range(2))
-        await settle_down()
+        first, second = await enqueued_in_line(queue, 0, 1)
         lease = await queue.deliver()
         await queue.ack(lease)
         first.cancel()

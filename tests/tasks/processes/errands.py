@@ -106,7 +106,7 @@ def die(how: str) -> None:
 
 def pipe_of_parent() -> socket.socket:
     """The child's end of what it shares with its pool, as somebody finds it who looks for it."""
-    for fd in range(3, 64):
+    for fd in range(3, 1024):
         if is_socket(fd):
             return socket.socket(fileno=os.dup(fd))
     raise AssertionError
