@@ -193,6 +193,7 @@ def test_F3_a_worker_that_hears_nothing_any_more_takes_jobs_by_polling(url):
     ):
         worker.hear("ready")
         pickup_s(q, worker)
+        eventually(lambda: sessions(url, LISTENS))
         assert proxy.swallow_those_open(b"LISTEN") == 1
         for _ in range(3):
             assert pickup_s(q, worker) < POLL_S + BACK_S
