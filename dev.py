@@ -23,8 +23,8 @@ import subprocess
 from pathlib import Path
 from typing import NoReturn
 
-# Put before the arguments of `test`.
-PYTEST_OPTIONS = ("-n", "2")
+# Put before the arguments of `test`. One more than the processors of a small machine: many tests wait.
+PYTEST_OPTIONS = ("-n", "3")
 CHECKS = ("ruff check .", "ruff format --check .", "mypy --strict", "lint-imports --no-logo")
 PROGRAMS = {"bench": "bench", "campaign": "tests/campaigns"}
 

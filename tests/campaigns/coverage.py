@@ -28,7 +28,7 @@ def main() -> int:
         # thread may be inside the tracer, whose lock it then holds for ever; an unprivileged child writes no
         # data.
         chosen = "not killed and not dead_worker and not cannot_be_read"
-        tests = ["pytest", "-q", "-n", "2", "-k", chosen]
+        tests = ["pytest", "-q", "-n", "3", "-k", chosen]
         for left_out in ("tests/race", "tests/typing", "tests/explore", "tests/bench"):
             tests += ["--ignore", left_out]
         tests += sys.argv[1:]

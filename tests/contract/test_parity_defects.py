@@ -338,4 +338,5 @@ def test_memory_does_not_grow_with_what_is_finished(make):
     finally:
         tracemalloc.stop()
     assert queue.counts().total == 5_000
-    assert after - before < 50_000
+    # One more session with a server takes its share, too.
+    assert after - before < 100_000

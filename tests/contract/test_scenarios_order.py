@@ -202,9 +202,11 @@ def test_M4_retention_is_on_by_default_and_bounds_memory(make, kind):
             q.enqueue_many(["payload"] * 1000)
             q.ack_many(q.deliver_many(1000))
 
+    if kind.capabilities.durable:  # nor in this process, so the slow part need not be traced
+        batches(kept // 1000)
     tracemalloc.start()
     try:
-        batches(kept // 1000 + 1)
+        batches(1 if kind.capabilities.durable else kept // 1000 + 1)
         assert q.counts().acked == kept
         before = tracemalloc.get_traced_memory()[0]
         batches(7)
