@@ -16,13 +16,16 @@ def test_a_session_whose_server_takes_no_writes_is_used_no_more(make):
     q = make()
     with ThreadPoolExecutor(8) as threads:
         list(threads.map(q.enqueue, range(100)))
-    pool = q._open().edge.store._pool
-    stale = {session for session, _ in pool._idle}
-    for session in stale:
-        session.db.execute(READ_ONLY)
-    assert q.enqueue("after") == 101
+        pool = q._open().edge.store._pool
+        # Nobody else, as who tells others, has them meanwhile.
+        stale = [pool.take() for _ in range(len(pool._idle))]
+        for session in stale:
+            session.db.execute(READ_ONLY)
+            pool.put(session)
+        # Until one of these calls has got one of them.
+        eventually(lambda: list(threads.map(q.enqueue, range(8))) and any(each.db.closed for each in stale))
     assert q.ack(q.deliver()) is Outcome.OK
-    assert not stale & {session for session, _ in pool._idle}
+    assert not set(stale) & {session for session, _ in pool._idle}
     assert all(session.db.closed for session in stale)
 
 
