@@ -15,6 +15,7 @@ import pytest
 
 from tests.cli.command import COMMAND, TIMEOUT_S, environment, on_terminal, ulak
 from tests.cli.test_bench_load import plan
+from tests.support import postgres
 from tests.support.waiting import eventually
 from ulak import ConfigError, Queue
 from ulak.cli import bench_run, main
@@ -100,6 +101,16 @@ def test_each_store_and_executor_is_measured(
         assert run["is_as_drawn"] is True
         assert run["jobs"] == 60
         assert run["latency"]["first_call"]["at"]["p50"] > 0
+
+
+def test_the_work_of_a_server_is_not_taken_for_that_of_others(capsys: pytest.CaptureFixture[str]) -> None:
+    postgres.need()
+    line = f"--url {postgres.empty_url()} --rate 200 --jobs 150 --warm-up 0"
+    assert only(here(capsys, line), "no failures")["others_cpus"] is None
+    assert main(["bench", *split("--repeat 1"), *split(line)]) in {0, 1}
+    out = capsys.readouterr().out
+    assert "others took" not in out
+    assert "NOT VALID" in out or "what a server does counts as others' work too" in out
 
 
 def test_a_saturated_run_ends_when_its_time_is_over(capsys: pytest.CaptureFixture[str]) -> None:

@@ -7,7 +7,7 @@ from ulak.cli.bench_plan import PERCENTILES, Plan
 from ulak.cli.bench_result import Result, Series, name_of
 from ulak.cli.options import spelled_size
 from ulak.durations import format_duration
-from ulak.local import masked
+from ulak.local import is_on_server, masked
 
 _NAME_COLUMNS = 33
 _COLUMN = 9
@@ -137,7 +137,10 @@ def _verdict(result: Result) -> list[str]:
     if result.plan.repeat == 1:
         lines.append("  one run: how far runs lie apart is not known; --repeat 5 tells")
     if any(run.others_cpus is None for series in result.series for run in series.runs):
-        lines.append("  how busy the machine was is not known: a run was too short, or it does not tell")
+        why = "a run was too short, or it does not tell"
+        if is_on_server(result.plan.url):
+            why = "what a server does counts as others' work too"
+        lines.append(f"  how busy the machine was is not known: {why}")
     return lines
 
 

@@ -23,7 +23,7 @@ from ulak.cli.bench_work import QUEUE
 from ulak.core.job import OPEN
 from ulak.core.store import Filter
 from ulak.errors import ConfigError
-from ulak.local import Producer, masked
+from ulak.local import Producer, is_on_server, masked
 
 LOOK_EVERY_S = 0.1
 ENDED_KEPT = Keep(1_000, 3600.0)
@@ -79,7 +79,8 @@ class _Run:
             memory_bytes=self._meter.memory_bytes,
             cpu_s=cpu_s,
             cpu_a_job_s=cpu_s / max(1, after.totals.enqueued - before.totals.enqueued),
-            others_cpus=others,
+            # What a server does for this run cannot be told from what it does for others.
+            others_cpus=None if is_on_server(self._plan.url) else others,
             lost=lost,
         )
 
