@@ -29,15 +29,12 @@ import threading
 from collections import deque
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import quote, urlsplit, urlunsplit
 
 import pytest
 
 from tests.support import leash, pgkeeper, pids
-
-if TYPE_CHECKING:
-    import psycopg
 
 URL, PROGRAMS = "ULAK_TEST_PG_URL", "ULAK_TEST_PG_BIN"
 SCHEMAS_MAX = 40
@@ -278,14 +275,6 @@ def _url_of(schema: str) -> str:
     return f"{server}{'&' if '?' in server else '?'}schema={schema}"
 
 
-@functools.cache
-def _administrator(pid: int) -> psycopg.Connection[Any]:
-    """A connection of this process past ulak; it ends with the process."""
-    import psycopg
-
-    return psycopg.connect(conninfo(_database_of(pid)), autocommit=True, application_name="tests")
-
-
 _EMPTY = """
 DO $$
 DECLARE
@@ -313,7 +302,7 @@ def empty_url() -> str:
     if len(made) < SCHEMAS_MAX:
         made.append(_new_name())
     else:
-        _administrator(os.getpid()).execute(_EMPTY.format(schema=made[0]).encode())
+        execute(_database_of(os.getpid()), _EMPTY.format(schema=made[0]))
         made.rotate(-1)
     return _url_of(made[-1])
 
