@@ -96,9 +96,10 @@ def test_who_has_signed_since_a_look_is_not_noted_as_absent_by_it(store, presenc
     ask = next(looking)
     (row,) = store.run(lambda _: _asked(ask))
     presence.sign_again()
+    backend = presence.session.db.info.backend_pid
     presence.session.close()
-    here = "database = (SELECT oid FROM pg_database WHERE datname = current_database())"
-    eventually(lambda: not look(url, f"SELECT 1 FROM pg_locks WHERE locktype = 'advisory' AND {here}"))
+    held = f"SELECT 1 FROM pg_locks WHERE locktype = 'advisory' AND pid = {backend}"
+    eventually(lambda: not look(url, held))
     presence.take()
     noting = looking.send([(row[0], True, *row[2:])])  # as if that had been so then
     store.run(lambda _: _asked(noting))
