@@ -7,10 +7,8 @@ from typing import Any
 
 from tests.support.children import Parent
 from tests.support.postgres import execute
-from tests.support.roles import QUEUE, work
+from tests.support.roles import QUEUE, settle_when_told, work
 from ulak import Queue, clock
-from ulak.core import flows
-from ulak.core.flows import Call, Draw, Now
 
 
 def schema_of(url: str) -> str:
@@ -44,17 +42,7 @@ LISTENS = "query LIKE 'LISTEN%' OR query LIKE 'SELECT 1%'"
 def reap_in_two_steps(parent: Parent, url: str) -> None:
     """Read which leases have ended, and settle them when told."""
     with Queue(url, QUEUE) as q:
-        tick, edge = flows.reclaim([q.name]), q._open().edge
-        ask = next(tick)
-        try:
-            while True:
-                assert isinstance(ask, Call | Now | Draw)
-                if isinstance(ask, Call) and ask.name == "settle":
-                    parent.say("read")
-                    parent.wait_for("write")
-                ask = tick.send(edge.answer(ask))
-        except StopIteration as stop:
-            parent.say("reclaimed", stop.value)
+        settle_when_told(parent, q)
 
 
 def be_ahead(ahead_s: float) -> None:

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import linecache
-import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
-from types import FrameType
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from tests.support.proxy import FaultProxy
 from tests.support.roles import LONG_S, QUEUE
+from tests.support.strikes import CLAIMS, struck_at
 from tests.support.waiting import eventually
 from ulak import AsyncQueue, Outcome, Queue, StorageUnavailable, Terminal
 
@@ -97,51 +95,21 @@ def test_an_event_loops_lost_claim_is_handed_back(proxy, make, url):
 
 # Ctrl-C
 
-CALLS: dict[str, Callable[[Any], Any]] = {
-    "claim": lambda store: store.claim([QUEUE], 1, worker="w", lease_s=LONG_S),
-    "turn": lambda store: store.turn([], [QUEUE], 1, worker="w", lease_s=LONG_S),
-}
-
-
-UNINTERRUPTED = ("with self._freed:", "with self._mutex:", "try:")
+SPARED = ("with self._freed:", "with self._mutex:", "try:")
 """Whoever leaves one gives its lock back, and no strike of ours could mend that; or where none can fall."""
-
-
-def strike_at(line_number: int) -> Callable[[FrameType, str, Any], Any]:
-    """A tracer that raises KeyboardInterrupt at the n-th line of the store's after a claim was answered."""
-    seen, is_answered = 0, False
-
-    def trace(frame: FrameType, event: str, _: Any) -> Any:
-        nonlocal seen, is_answered
-        if "/ulak/storage/" not in frame.f_code.co_filename:
-            return None
-        is_answered |= frame.f_code.co_name == "leases_of"
-        line = linecache.getline(frame.f_code.co_filename, frame.f_lineno).strip()
-        if event == "line" and is_answered and line not in UNINTERRUPTED:
-            seen += 1
-            if seen == line_number:
-                raise KeyboardInterrupt
-        return trace
-
-    return trace
 
 
 # A session may be struck amid its being given back.
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-@pytest.mark.parametrize("name", CALLS)
+@pytest.mark.parametrize("name", CLAIMS)
 def test_an_interrupt_at_any_line_between_the_answer_and_the_return_leaves_no_lease(make, name):
     q = make()
     store = q._open().edge.store
     job_id = q.enqueue("once", max_attempts=1)
     for line_number in range(1, 1000):
-        previous = sys.gettrace()
-        sys.settrace(strike_at(line_number))
-        try:
-            with contextlib.suppress(KeyboardInterrupt):
-                CALLS[name](store)
-                break
-        finally:
-            sys.settrace(previous)
+        with struck_at(KeyboardInterrupt, line_number, after="leases_of", spared=SPARED):
+            CLAIMS[name](store)
+            break
         eventually(lambda: q.counts().leased == 0, SOON_S)
         job = q.get(job_id)
         assert (job.attempt, job.delivery) == (0, line_number)
@@ -160,20 +128,18 @@ def test_of_a_shared_claim_that_is_struck_each_other_caller_has_what_it_was_told
     def take() -> None:
         while not over.is_set():
             with contextlib.suppress(StorageUnavailable):
-                _, leases = CALLS["turn"](store)
+                _, leases = CLAIMS["turn"](store)
                 held.extend(lease.id for lease in leases)
 
     others = [threading.Thread(target=take) for _ in range(4)]
     for other in others:
         other.start()
     for line_number in range(1, 60):
-        previous = sys.gettrace()
-        sys.settrace(strike_at(line_number))
-        try:
-            with contextlib.suppress(KeyboardInterrupt, StorageUnavailable):
-                held.extend(lease.id for lease in CALLS["turn"](store)[1])
-        finally:
-            sys.settrace(previous)
+        with (
+            contextlib.suppress(StorageUnavailable),
+            struck_at(KeyboardInterrupt, line_number, after="leases_of", spared=SPARED),
+        ):
+            held.extend(lease.id for lease in CLAIMS["turn"](store)[1])
     over.set()
     for other in others:
         other.join()

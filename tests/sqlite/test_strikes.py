@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import linecache
 import random
 import signal
-import sys
 import threading
-from collections.abc import Callable, Iterator
-from types import FrameType
-from typing import Any
+from collections.abc import Iterator
 
 import pytest
 
+from tests.support.strikes import CLAIMS, struck_at
 from tests.support.waiting import WAIT_S
 from ulak import AsyncQueue, Queue, UlakError
 from ulak.storage import group
@@ -128,47 +125,19 @@ def test_calls_of_a_loop_end_though_nobody_tells_them(tmp_path, monkeypatch):
     asyncio.run(main())
 
 
-CALLS: dict[str, Callable[[Any], Any]] = {
-    "claim": lambda store: store.claim(["mail"], 1, worker="w", lease_s=60.0),
-    "turn": lambda store: store.turn([], ["mail"], 1, worker="w", lease_s=60.0),
-}
-UNINTERRUPTED = ("try:", "self._lead.open = None")
+SPARED = ("try:", "self._lead.open = None")
 """Lines where the interpreter itself lets no signal in."""
 
 
-def strike_at(line_number: int) -> Callable[[FrameType, str, Any], Any]:
-    """A tracer that raises Struck at the n-th line of the store's after a claim has found its jobs."""
-    seen, has_found = 0, False
-
-    def trace(frame: FrameType, event: str, _: Any) -> Any:
-        nonlocal seen, has_found
-        if "/ulak/storage/" not in frame.f_code.co_filename:
-            return None
-        has_found |= frame.f_code.co_name == "turn_together"
-        line = linecache.getline(frame.f_code.co_filename, frame.f_lineno).strip()
-        if event == "line" and has_found and line not in UNINTERRUPTED:
-            seen += 1
-            if seen == line_number:
-                raise Struck
-        return trace
-
-    return trace
-
-
-@pytest.mark.parametrize("name", CALLS)
+@pytest.mark.parametrize("name", CLAIMS)
 def test_a_strike_at_any_line_before_the_return_leaves_no_lease_and_no_attempt_spent(tmp_path, name):
     with Queue(f"sqlite:///{tmp_path}/jobs.db", "mail") as q:
         store = q._open().edge.store
         job_id = q.enqueue("once", max_attempts=1)
         for line_number in range(1, 1000):
-            previous = sys.gettrace()
-            sys.settrace(strike_at(line_number))
-            try:
-                with contextlib.suppress(Struck):
-                    CALLS[name](store)
-                    break
-            finally:
-                sys.settrace(previous)
+            with struck_at(Struck, line_number, after="turn_together", spared=SPARED):
+                CLAIMS[name](store)
+                break
             assert (q.counts().leased, q.get(job_id).attempt) == (0, 0), line_number
         assert line_number > 10
         assert q.counts().leased == 1

@@ -183,17 +183,22 @@ def _serve(url: str, jobs: int, delay_s: float) -> None:
 def reap_in_two_steps(parent: Parent, url: str, ahead_s: float) -> None:
     """Read which leases have ended, on a clock that is ahead, and settle them when told."""
     with Queue(url, QUEUE, clock=Ahead(ahead_s)) as q:
-        tick, edge = flows.reclaim([q.name]), q._open().edge
-        ask = next(tick)
-        try:
-            while True:
-                assert isinstance(ask, Call | Now | Draw)
-                if isinstance(ask, Call) and ask.name == "settle":
-                    parent.say("read")
-                    parent.wait_for("write")
-                ask = tick.send(edge.answer(ask))
-        except StopIteration as stop:
-            parent.say("reclaimed", stop.value)
+        settle_when_told(parent, q)
+
+
+def settle_when_told(parent: Parent, q: Queue) -> None:
+    """Reclaim what has ended, with a word from the parent between the look and the write."""
+    tick, edge = flows.reclaim([q.name]), q._open().edge
+    ask = next(tick)
+    try:
+        while True:
+            assert isinstance(ask, Call | Now | Draw)
+            if isinstance(ask, Call) and ask.name == "settle":
+                parent.say("read")
+                parent.wait_for("write")
+            ask = tick.send(edge.answer(ask))
+    except StopIteration as stop:
+        parent.say("reclaimed", stop.value)
 
 
 def reap(parent: Parent, url: str, ahead_s: float) -> None:
