@@ -109,6 +109,29 @@ def test_a_signal_while_exit_functions_run_strikes_none_of_them(
     assert not any("Traceback" in line for line in worker.err.rest())
 
 
+# What hangs on sys goes last: after the exit functions, and after Python has taken the handlers away.
+LATE = """
+import os, sys
+
+class Late:
+    def __del__(self, kill=os.kill, pid=os.getpid(), number={number}):
+        kill(pid, number)
+
+sys.late = Late()
+"""
+
+
+@SIGNALS
+@ALONE_OR_NOT
+def test_a_signal_after_the_exit_functions_changes_nothing_any_more(
+    folder: Path, work: Work, number: signal.Signals, args: list[str]
+) -> None:
+    (folder / "hello.py").write_text(HELLO + LATE.format(number=number.value))
+    worker = work("hello:app", "--drain", *args, ready=False)
+    assert worker.ended() == 0
+    assert not any("ended by" in line or "Traceback" in line for line in worker.err.rest())
+
+
 def test_a_signal_that_is_held_back_ends_it_in_order_however_early_it_came(tmp_path: Path) -> None:
     tally = first_moments(tmp_path, offsets_s=[0.0, 0.02, 0.04, 0.06, 0.08, 0.1], seed=2, held=True)
     passes(tally)
