@@ -17,7 +17,7 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     """The URL of a store that is not there yet; a module that imports this is run on each kind."""
     if request.param == "postgres":
         postgres.need()
-        return postgres.empty_url()
+        return postgres.fresh_url()
     if request.param == "memory":
         return f"memory://commands-{next(_numbers)}"
     return f"sqlite:///{tmp_path}/jobs.db"

@@ -105,7 +105,7 @@ def test_each_store_and_executor_is_measured(
 
 def test_the_work_of_a_server_is_not_taken_for_that_of_others(capsys: pytest.CaptureFixture[str]) -> None:
     postgres.need()
-    line = f"--url {postgres.empty_url()} --rate 200 --jobs 150 --warm-up 0"
+    line = f"--url {postgres.fresh_url()} --rate 200 --jobs 150 --warm-up 0"
     assert only(here(capsys, line), "no failures")["others_cpus"] is None
     assert main(["bench", *split("--repeat 1"), *split(line)]) in {0, 1}
     out = capsys.readouterr().out

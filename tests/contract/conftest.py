@@ -94,7 +94,7 @@ def _on_server(clock: Clock) -> Store:
     from ulak.storage.postgres.place import place_of
     from ulak.storage.postgres.store import PostgresStore
 
-    return PostgresStore(place_of(postgres.empty_url()), clock)
+    return PostgresStore(place_of(postgres.fresh_url()), clock)
 
 
 KINDS = (
@@ -115,7 +115,7 @@ KINDS = (
     StorageKind(
         name="postgres",
         make=_on_server,
-        url=postgres.empty_url,
+        url=postgres.fresh_url,
         capabilities=Capabilities(
             durable=True, immediate=False, processes=True, transactions=True, poll_s=1.0
         ),

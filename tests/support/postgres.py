@@ -259,52 +259,12 @@ _schemas: dict[int, deque[str]] = {}
 
 def fresh_url() -> str:
     """A store that is not there yet, in a schema of its own; a process keeps the last `SCHEMAS_MAX`."""
-    made = _schemas.setdefault(os.getpid(), deque())
-    made.append(_new_name())
-    while len(made) > SCHEMAS_MAX:
-        execute(_database_of(os.getpid()), f"DROP SCHEMA IF EXISTS {made.popleft()} CASCADE")
-    return _url_of(made[-1])
-
-
-def _new_name() -> str:
-    return f"ulak_{next(_numbers)}"
-
-
-def _url_of(schema: str) -> str:
     server = _database_of(os.getpid())
-    return f"{server}{'&' if '?' in server else '?'}schema={schema}"
-
-
-_EMPTY = """
-DO $$
-DECLARE
-    named text;
-BEGIN
-    IF to_regclass('{schema}.store') IS NOT NULL THEN
-        SELECT string_agg(format('%I.%I', schemaname, tablename), ', ') INTO named
-            FROM pg_tables WHERE schemaname = '{schema}' AND tablename <> 'store';
-        EXECUTE 'TRUNCATE ' || named || ' RESTART IDENTITY';
-        ALTER SEQUENCE {schema}.job_ids RESTART;
-        ALTER SEQUENCE {schema}.holder_ids RESTART;
-        UPDATE {schema}.store SET uid = 'postgres-' || md5(random()::text), epoch = epoch + 1;
-    END IF;
-END $$
-"""
-_emptied: dict[int, deque[str]] = {}
-
-
-def empty_url() -> str:
-    """A store with nothing in it, for tests that do not change its schema.
-
-    After `SCHEMAS_MAX` of them it is one of before, emptied: to make one takes longer than many a test.
-    """
-    made = _emptied.setdefault(os.getpid(), deque())
-    if len(made) < SCHEMAS_MAX:
-        made.append(_new_name())
-    else:
-        execute(_database_of(os.getpid()), _EMPTY.format(schema=made[0]))
-        made.rotate(-1)
-    return _url_of(made[-1])
+    made = _schemas.setdefault(os.getpid(), deque())
+    made.append(f"ulak_{next(_numbers)}")
+    while len(made) > SCHEMAS_MAX:
+        execute(server, f"DROP SCHEMA IF EXISTS {made.popleft()} CASCADE")
+    return f"{server}{'&' if '?' in server else '?'}schema={made[-1]}"
 
 
 @contextlib.contextmanager
