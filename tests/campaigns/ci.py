@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import threading
 import time
+from collections import deque
+from collections.abc import Iterable
 
 STEPS = (
     ("tests.campaigns.coverage",),
@@ -31,15 +34,40 @@ STEPS = (
 )
 
 
+# Of a step that failed, told again at the end: whoever reads only the end of a long log sees why.
+LAST_LINES = 30
+
+
+def run(step: tuple[str, ...]) -> list[str] | None:
+    """Run a step, showing what it prints; the last lines of one that failed."""
+    start = time.monotonic()
+    print(f"--- {' '.join(step)}", flush=True)
+    last: deque[str] = deque(maxlen=LAST_LINES)
+
+    def show(lines: Iterable[str]) -> None:
+        for line in lines:
+            print(line, end="", flush=True)
+            last.append(line)
+
+    command = [sys.executable, "-m", *step]
+    child = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace"
+    )
+    assert child.stdout is not None
+    reader = threading.Thread(target=show, args=(child.stdout,), daemon=True)
+    reader.start()
+    code = child.wait()
+    reader.join(10)  # Not for ever: what a step left behind may hold its output open.
+    print(f"--- {step[0]}: {time.monotonic() - start:.0f} s, exit {code}", flush=True)
+    return [*last] if code != 0 else None
+
+
 def main() -> int:
-    failed = []
-    for step in STEPS:
-        start = time.monotonic()
-        print(f"--- {' '.join(step)}", flush=True)
-        if subprocess.run([sys.executable, "-m", *step], check=False).returncode != 0:
-            failed.append(step[0])
-        print(f"--- {step[0]}: {time.monotonic() - start:.0f} s", flush=True)
-    print(f"{len(STEPS) - len(failed)} passed, {len(failed)} failed")
+    ended = {step[0]: run(step) for step in STEPS}
+    failed = {name: lines for name, lines in ended.items() if lines is not None}
+    for name, lines in failed.items():
+        print(f"--- the end of {name}, which failed:", *map(str.rstrip, lines), sep="\n| ")
+    print(f"{len(STEPS) - len(failed)} passed, {len(failed)} failed", *failed)
     return 1 if failed else 0
 
 
