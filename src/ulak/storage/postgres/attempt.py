@@ -53,7 +53,7 @@ class Attempt(Generic[R]):
                 rows = yield ask
                 self.is_sent = False
                 ask = step.send(rows)
-                # It goes on, so it has changed nothing.
+                # It goes on, so it has changed nothing that could not be changed again.
                 self.may_be_stored = False
         except StopIteration as stop:
             return stop.value  # type: ignore[no-any-return]

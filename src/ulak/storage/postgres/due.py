@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 
-from ulak.storage.postgres.asks import Execute, Step
+from ulak.core.store import Until
+from ulak.storage.postgres.asks import Execute, Scene, Step
 from ulak.storage.postgres.ledger import Ledger
-from ulak.storage.postgres.records import CLOCK, NOW_AT, base, moved
+from ulak.storage.postgres.records import CLOCK, NOW_AT, base, counted, moved
 from ulak.storage.stored import EXPIRED, READY, SCHEDULED, QueueRow
 
 EXPIRE_MAX = 1_000
@@ -27,6 +29,22 @@ _PROMOTE = (
     "now_ready AS (UPDATE jobs SET state = 0 WHERE id = ANY(ARRAY(SELECT id FROM due)) RETURNING 1) "
     "SELECT count(*)::bigint FROM now_ready"
 )
+_MAKE_READY = (
+    f"WITH {CLOCK}, due AS MATERIALIZED (SELECT found.id FROM queues q CROSS JOIN LATERAL (SELECT id "
+    f"FROM jobs WHERE queue = q.id AND state = 1 AND run_at <= {NOW_AT} ORDER BY run_at, id "
+    f"LIMIT {PROMOTE_MAX} FOR UPDATE SKIP LOCKED) AS found "
+    "WHERE q.name = ANY(%(queues)s::text[]) AND NOT q.paused), "
+    "now_ready AS (UPDATE jobs SET state = 0 WHERE id = ANY(ARRAY(SELECT id FROM due)) RETURNING queue), "
+    f"told AS ({counted('now_ready', scheduled='-count(*)')}) "
+    "SELECT q.name, count(*)::bigint FROM now_ready JOIN queues q ON q.id = now_ready.queue GROUP BY q.name"
+)
+
+
+def make_ready(scene: Scene, queues: Sequence[str]) -> Step[None]:
+    """Make due jobs of these queues ready, in one statement."""
+    rows = yield Execute(_MAKE_READY, {**base(scene), "queues": list(queues)}, alone=True)
+    for name, number in rows:
+        scene.rings[Until.READY, name] += number
 
 
 def expire(ledger: Ledger, row: QueueRow, limit: int = EXPIRE_MAX) -> Step[int]:

@@ -15,11 +15,15 @@ import msgspec
 
 from ulak.core.job import Cause, Dead, Done, Failure, Grant, Lease, Outcome, State, Verdict
 from ulak.core.store import Settled, Settlement, Tasks, Until
-from ulak.storage.postgres.asks import Execute, Scene, Step
+from ulak.storage.postgres.asks import Execute, Rows, Scene, Step
+from ulak.storage.postgres.due import make_ready
 from ulak.storage.postgres.ledger import DRAINED_MAX
 from ulak.storage.postgres.marks import BACK, PICKED, WALKED
 from ulak.storage.postgres.records import CLOCK, NOW, NOW_AT, base, bytes_of, counted, moved
 from ulak.storage.stored import UnreadableError, backoff_of, text_from, work_of
+
+_ONLY_DUE = 4
+"""Where the first row says that due jobs are all that is in the way."""
 
 AT_ONCE_MAX = 500
 """So many jobs a statement settles at most: it finds what is given for one among all that are given."""
@@ -81,21 +85,23 @@ def has_held(*, of_tasks: bool) -> str:
 
 
 def _text(*, acks: bool, claims: bool, of_tasks: bool, is_marked: bool) -> str:
-    parts, clear, moves = [CLOCK], [], []
+    parts, clear, moves, is_due = [CLOCK], [], [], "false"
     if claims:
-        care = " OR ".join((HAS_DUE, HAS_OVER, has_held(of_tasks=of_tasks)))
+        care = " OR ".join((HAS_OVER, has_held(of_tasks=of_tasks)))
         back = f", {BACK} AS has_back" if is_marked else ""
         parts.append(
             "asked AS MATERIALIZED (SELECT q.id, q.name, q.backoff, named.place, "
-            f"{care} AS needs_care{back} "
+            f"{HAS_DUE} AS has_due, {care} AS needs_care{back} "
             "FROM unnest(%(queues)s::text[]) WITH ORDINALITY AS named (name, place) "
             "JOIN queues q ON q.name = named.name WHERE NOT q.paused ORDER BY named.place)"
         )
         clear.append("NOT EXISTS (SELECT FROM asked WHERE needs_care)")
+        is_due = "EXISTS (SELECT FROM asked WHERE has_due)"
     if acks:
         parts.append(_ACKED)
         clear.append("NOT EXISTS (SELECT FROM acked WHERE number > keep_succeeded)")
-    parts.append(f"gate AS MATERIALIZED (SELECT {' AND '.join(clear)} AS is_clear)")
+    parts.append(f"seen AS MATERIALIZED (SELECT {' AND '.join(clear)} AS is_well, {is_due} AS is_due)")
+    parts.append(_GATE)
     if acks:
         parts += [_DONE, f"kept AS ({moved('4', 'done')})", _FORGOTTEN]
         moves.append("SELECT queue, 1 AS gone, -1 AS taken, 0 AS forgotten FROM done")
@@ -110,8 +116,11 @@ def _text(*, acks: bool, claims: bool, of_tasks: bool, is_marked: bool) -> str:
     parts.append(f"told AS ({counted(source, **sums)})")
     done = "ARRAY(SELECT id FROM done)" if acks else "NULL::bigint[]"
     drained = f"ARRAY(SELECT name FROM acked WHERE {_NEARLY_DRAINED})" if acks else "NULL::text[]"
-    nothing = ", ".join(f"NULL::{kind}" for kind in ("float8", "float8", "text", "text", *_TYPES))
-    text = f"WITH {', '.join(parts)} SELECT NULL::bigint, is_clear, {done}, {drained}, {nothing} FROM gate"
+    nothing = ", ".join(f"NULL::{kind}" for kind in ("float8", "text", "text", *_TYPES))
+    text = (
+        f"WITH {', '.join(parts)} SELECT NULL::bigint, is_clear, {done}, {drained}, "
+        f"CASE WHEN only_due THEN 1.0::float8 END, {nothing} FROM gate"
+    )
     if claims:
         work = ", ".join(f"taken.{name}" for name in WORK_COLUMNS.split(", "))
         text += (
@@ -121,6 +130,10 @@ def _text(*, acks: bool, claims: bool, of_tasks: bool, is_marked: bool) -> str:
     return text
 
 
+_GATE = (
+    "gate AS MATERIALIZED (SELECT is_well AND NOT is_due AS is_clear, is_well AND is_due AS only_due "
+    "FROM seen)"
+)
 _ACKED = (
     "acked AS MATERIALIZED (SELECT q.id, q.name, q.paused, q.keep_succeeded, given.number, now_open, leased, "
     "held, "
@@ -210,7 +223,7 @@ def turn_quickly(
 ) -> Step[tuple[list[Settled], list[Lease]] | None]:
     """Finish jobs with these plain acknowledgements and lease others.
 
-    None, and nothing has changed, if more has to be looked at.
+    None, and nothing but due jobs has changed, if more has to be looked at.
     """
     params = base(scene)
     if settlements:
@@ -230,7 +243,11 @@ def turn_quickly(
     of_tasks = want is not None and want.tasks is not None
     text = _TEXTS[bool(settlements), want is not None, of_tasks, spans is not None]
     rows = yield Execute(text, params, alone=True)
-    told = next(row for row in rows if row[0] is None)
+    told = _told(rows)
+    if want is not None and told[_ONLY_DUE]:
+        yield from make_ready(scene, params["queues"])
+        rows = yield Execute(text, params, alone=True)
+        told = _told(rows)
     if not told[1]:
         return None
     settled: list[Settled] = []
@@ -243,6 +260,11 @@ def turn_quickly(
         for lease in (leases[0], leases[-1]):
             scene.marks.met(lease.work.spec.queue, lease.work.priority)
     return settled, leases
+
+
+def _told(rows: Rows) -> tuple[Any, ...]:
+    """The row that says what was found, and done."""
+    return next(row for row in rows if row[0] is None)
 
 
 def _finished(scene: Scene, settlements: Sequence[Settlement], done: Sequence[int]) -> list[Settled]:
