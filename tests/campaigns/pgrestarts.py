@@ -1,4 +1,4 @@
-"""A PostgreSQL server is stopped under load and started again: `pgrestarts [RESTARTS] [--seed N]`.
+"""A PostgreSQL server is stopped under load and started: `pgrestarts [RESTARTS] [--every S] [--seed N]`.
 
 It is stopped in every way. Two producers and three workers work on it, and none of them is started anew. The
 judge of histories is the oracle, and after each restart work has to go on within seconds.
@@ -26,6 +26,7 @@ _REST_MAX_S = 0.5
 def main() -> int:
     parser = argparse.ArgumentParser(prog="pgrestarts", description=__doc__)
     parser.add_argument("restarts", nargs="?", type=int, default=RESTARTS)
+    parser.add_argument("--every", type=float, default=_REST_MAX_S / 2, help="seconds between two, about")
     parser.add_argument("--seed", type=int, default=random.randrange(2**31))
     chosen = parser.parse_args()
     print(f"pgrestarts: {chosen.restarts:,} restarts, seed {chosen.seed}", flush=True)
@@ -34,7 +35,7 @@ def main() -> int:
     with own_server(durable=True) as server:
 
         def strike(draw: random.Random) -> None:
-            time.sleep(draw.uniform(0.0, _REST_MAX_S))
+            time.sleep(draw.uniform(0.0, 2 * chosen.every))
             how = draw.choice(sorted(STOPS))
             ways[how] += 1
             server.stop(how)
