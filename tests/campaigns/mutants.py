@@ -21,15 +21,18 @@ AT_ONCE = 2
 TIMEOUT_S = 120
 
 
-def planted(mutant: Mutant, folder: Path) -> None:
-    """Make a copy of the code with the defect in it. Raises ValueError if it does not fit."""
-    shutil.copytree(ROOT / "src", folder / "src", ignore=shutil.ignore_patterns("__pycache__"))
-    path = folder / "src/ulak" / mutant.file
-    text = path.read_text()
-    if text.count(mutant.old) < 1:
+def changed(mutant: Mutant) -> str:
+    """The text of its file with the defect in it. Raises ValueError if it does not fit."""
+    before, found, after = (ROOT / "src/ulak" / mutant.file).read_text().partition(mutant.old)
+    if not found:
         raise ValueError(f"{mutant.name}: {mutant.file} has no {mutant.old!r}")
-    before, _, after = text.partition(mutant.old)
-    path.write_text(before + mutant.new + after)
+    return before + mutant.new + after
+
+
+def planted(mutant: Mutant, folder: Path) -> None:
+    """Make a copy of the code with the defect in it."""
+    shutil.copytree(ROOT / "src", folder / "src", ignore=shutil.ignore_patterns("__pycache__"))
+    (folder / "src/ulak" / mutant.file).write_text(changed(mutant))
 
 
 def is_killed(mutant: Mutant) -> tuple[bool, float]:

@@ -88,17 +88,17 @@ MUTANTS = (
         _DIRECT,
     ),
     Mutant(
-        "quick deliver takes what is not plain",
+        "quick deliver forgets what came before",
         "storage/direct.py",
-        "row.state is _READY and row.more is None",
-        "row.state is _READY",
+        "if more is not None:",
+        "if False:",
         _DIRECT,
     ),
     Mutant(
         "quick deliver takes what is gone",
         "storage/direct.py",
-        "row.state is _READY and row.more is None",
-        "row.more is None",
+        "if row.state is _READY:",
+        "if True:",
         _DIRECT,
     ),
     Mutant(
