@@ -36,6 +36,9 @@ def sessions(url: str, what: str = "true") -> list[int]:
     return [pid for (pid,) in rows]
 
 
+IN_THIS_DATABASE = "database = (SELECT oid FROM pg_database WHERE datname = current_database())"
+"""Of a row of pg_locks: other tests are at work on the same server."""
+
 LISTENS = "query LIKE 'LISTEN%' OR query LIKE 'SELECT 1%'"
 
 

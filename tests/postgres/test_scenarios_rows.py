@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from tests.postgres.roles import look, schema_of, sessions
+from tests.postgres.roles import IN_THIS_DATABASE, look, schema_of, sessions
 from tests.support.children import child
 from tests.support.postgres import conninfo, execute
 from tests.support.roles import LONG_S, QUEUE, work_till_drained
@@ -122,9 +122,8 @@ def test_T16_of_two_that_find_no_store_one_makes_it_and_the_other_uses_it(url):
                 ask = making.send(first.execute(ask))
             reply = first.execute(ask)
             used = thread.submit(second.drive, work(second, schema.begin))
-            eventually(
-                lambda: look(url, "SELECT 1 FROM pg_locks WHERE locktype = 'advisory' AND NOT granted")
-            )
+            waits = f"locktype = 'advisory' AND NOT granted AND {IN_THIS_DATABASE}"
+            eventually(lambda: look(url, f"SELECT 1 FROM pg_locks WHERE {waits}"))
             made = first.drive(resumed(making, reply))
             assert used.result(WAIT_S)[:2] == made[:2]
     with Queue(url, QUEUE) as q:

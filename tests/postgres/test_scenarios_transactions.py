@@ -14,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from tests.postgres.roles import look, sessions
+from tests.postgres.roles import IN_THIS_DATABASE, look, sessions
 from tests.postgres.test_scenarios_workers import LONG_JOBS, started, ticked_for
 from tests.support.children import child
 from tests.support.pooler import Pooler
@@ -181,8 +181,7 @@ def pooler(url) -> Iterator[Pooler]:
 
 def test_T6_two_clients_of_a_pooling_proxy_run_a_thousand_jobs_once_each(pooler, url):
     through = pooler.url(url)
-    here = "database = (SELECT oid FROM pg_database WHERE datname = current_database())"
-    holders = f"SELECT DISTINCT pid FROM pg_locks WHERE locktype = 'advisory' AND {here}"
+    holders = f"SELECT DISTINCT pid FROM pg_locks WHERE locktype = 'advisory' AND {IN_THIS_DATABASE}"
     # Of tests before, which left their loops.
     others = set(look(url, holders))
     with Queue(through, QUEUE, capacity=2000) as q:

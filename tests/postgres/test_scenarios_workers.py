@@ -13,6 +13,7 @@ import time
 import pytest
 
 from tests.postgres.roles import (
+    IN_THIS_DATABASE,
     let_leases_end,
     look,
     reap_in_two_steps,
@@ -132,7 +133,10 @@ def test_L5_a_forgotten_worker_is_known_again_by_itself(make, url):
 def test_L5_a_worker_whose_presence_was_ended_takes_it_again_and_keeps_its_jobs(make, url):
     q = make(backoff=LATE)
     job_id = q.enqueue({"name": "long", "waits": True})
-    holds = "SELECT pid FROM pg_locks WHERE locktype = 'advisory' AND granted AND objsubid = 2"
+    holds = (
+        "SELECT pid FROM pg_locks WHERE locktype = 'advisory' AND granted AND objsubid = 2 "
+        f"AND {IN_THIS_DATABASE}"
+    )
     with child(work, url, LONG_S, "def") as worker:
         worker.hear("ready")
         started(worker)

@@ -95,7 +95,8 @@ def test_a_call_that_an_operator_cancels_is_busy_and_the_session_works_on(make, 
         calling = threading.Thread(target=enqueue)
         calling.start()
         eventually(lambda: sessions(url, "wait_event_type = 'Lock'"))
-        look(url, "SELECT pg_cancel_backend(pid) FROM pg_stat_activity WHERE wait_event_type = 'Lock'")
+        (waits,) = sessions(url, "wait_event_type = 'Lock'")
+        look(url, f"SELECT pg_cancel_backend({waits})")
         calling.join(WAIT_S)
     assert len(told) == 1
     assert q.enqueue("after") > 1

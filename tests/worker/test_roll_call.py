@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from datetime import UTC, datetime
 
 import pytest
 
@@ -10,6 +11,8 @@ from tests.support.pools import KINDS, of_kind, threads_of
 from tests.support.stores import refuse
 from tests.support.threads import Running
 from tests.support.waiting import WAIT_S, eventually
+from ulak.testing import ManualClock
+from ulak.worker.report import SINCE, about_process
 
 
 def on_the_list(q) -> list[str]:
@@ -49,3 +52,10 @@ def test_a_pool_that_ends_while_it_says_that_it_is_there_is_not_on_the_list(make
     ending.result()
     eventually(lambda: not threads_of(q))
     assert on_the_list(q) == []
+
+
+def test_no_pool_is_listed_as_begun_after_it_was_seen():
+    for microseconds in (0, 400, 600, 999_999):
+        clock = ManualClock(datetime(2026, 1, 1, 9, 0, 0, microseconds, tzinfo=UTC))
+        began = float(about_process(clock)[SINCE])
+        assert clock.calendar() - 0.0011 < began <= clock.calendar()
