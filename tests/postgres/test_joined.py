@@ -371,3 +371,13 @@ def test_a_lease_that_ended_is_not_acked_by_a_transaction(q: Queue, url):
     with connected(url) as db, pytest.raises(LeaseLost):
         q.ack(lease, connection=db)
     assert execute(url, "SELECT 1") == [(1,)]
+
+
+def test_bytes_arrive_as_they_are_whatever_the_connection_makes_of_backslashes(q, url):
+    payloads = [b"\\x00", b"a\\b'", bytes(range(256))]
+    with psycopg.connect(conninfo(url)) as db:
+        db.execute("SET standard_conforming_strings TO off")
+        for number, payload in enumerate(payloads):
+            q.enqueue(payload, connection=db)
+            q.enqueue(payload, unique_key=f"{number}", connection=db)
+    assert [job.payload for job in q.jobs()] == [payload for payload in payloads for _ in range(2)]

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 import psycopg
 from psycopg import errors, pq
 from psycopg.rows import tuple_row
-from psycopg.types import numeric, string
+from psycopg.types import array, numeric, string
 
 from ulak.core.job import Draft, Full
 from ulak.core.store import Settled, Settlement, Until
@@ -195,6 +195,7 @@ def _adapt(cursor: psycopg.Cursor[Any] | psycopg.AsyncCursor[Any]) -> None:
     """Have values come and go as ulak's do, whatever the caller has its connection do."""
     for dumper in (numeric.Int8Dumper, numeric.Int8BinaryDumper):
         cursor.adapters.register_dumper(int, dumper)
+    cursor.adapters.register_dumper(list, array.ListBinaryDumper)
     cursor.adapters.register_dumper(str, string.StrBinaryDumper)
     cursor.adapters.register_dumper(str, string.StrDumper)
     for name in ("text", "varchar", "name"):

@@ -61,8 +61,6 @@ _ALWAYS = {
     "enable_bitmapscan": "off",
     "enable_hashjoin": "off",
     "enable_mergejoin": "off",
-    # The library escapes bytes as for literals, though they are bound: off doubles what is in them.
-    "standard_conforming_strings": "on",
     # So that the server finds out by itself that a client is gone, also amid a statement.
     "tcp_keepalives_idle": "5",
     "tcp_keepalives_interval": "2",
