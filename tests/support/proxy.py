@@ -109,7 +109,9 @@ def abort(writer: asyncio.StreamWriter, *, reset: bool = False) -> None:
     if reset and connection is not None and connection.family != socket.AF_UNIX:
         with contextlib.suppress(OSError):
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET_ON_CLOSE)
-    writer.transport.abort()
+    # One whose connection is lost already has no loop to say so on.
+    with contextlib.suppress(AttributeError):
+        writer.transport.abort()
 
 
 class _Link:
@@ -246,8 +248,7 @@ class FaultProxy(Proxy):
             if way is Way.TO_SERVER and len(link.said) < _CHUNK:
                 link.said += data
             let, is_cut = self._let_through(link, data, way)
-            if not target.transport.is_closing():
-                await self._write(target, let, way)
+            await self._write(link, let, way)
             if is_cut:
                 self.cuts += 1
                 await link.finish()
@@ -270,9 +271,13 @@ class FaultProxy(Proxy):
         self._left[way] = None
         return data[:left], True
 
-    async def _write(self, target: asyncio.StreamWriter, data: bytes, way: Way) -> None:
+    async def _write(self, link: _Link, data: bytes, way: Way) -> None:
+        target = link.ends[way]
         pieces = [data[at : at + 1] for at in range(len(data))] if self.drip_s else [data]
         for piece in pieces:
+            # It may have been ended amid them.
+            if way in link.ended or target.transport.is_closing():
+                return
             # Before anybody can have seen it.
             self.passed[way] += len(piece)
             target.write(piece)
