@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import threading
@@ -51,7 +52,12 @@ def run(step: tuple[str, ...]) -> list[str] | None:
 
     command = [sys.executable, "-m", *step]
     child = subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace"
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+        env={**os.environ, "PYTHONUNBUFFERED": "1"},
     )
     assert child.stdout is not None
     reader = threading.Thread(target=show, args=(child.stdout,), daemon=True)

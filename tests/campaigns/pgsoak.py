@@ -67,8 +67,8 @@ async def work(url: str, minutes: float, rate: int) -> tuple[list[Part], int, in
             print(part, flush=True)
         q.mark_producer_finished()
         await pool.drain()
-        acked = (await q.counts()).acked
-    return parts, put, acked
+        succeeded = (await q.counts()).totals.succeeded
+    return parts, put, succeeded
 
 
 def judge(parts: list[Part], rate: int, put: int, acked: int) -> list[str]:

@@ -23,7 +23,7 @@ from ulak.core.store import (
     Settings,
     Tasks,
 )
-from ulak.storage.postgres import book, change, looks
+from ulak.storage.postgres import book, change, due, looks
 from ulak.storage.postgres.asks import Execute, Scene, Step
 from ulak.storage.postgres.attempt import Attempt
 from ulak.storage.postgres.link import Session, compiled
@@ -182,7 +182,7 @@ def test_due_jobs_alone_take_a_claim_three_statements_whatever_its_queues(run: R
     ready = put(run, {"priority": 1}, {})
     done = [(lease, Done()) for lease in take(run, 1)]
     late = put(run, *({"priority": 2 * (number % 2), "delay_s": 0.001} for number in range(4)))
-    others = put(run, {"delay_s": 0.001}, {"delay_s": 3600.0}, queue=OTHER)
+    others = put(run, {"delay_s": 0.0001}, {"delay_s": 3600.0}, queue=OTHER)
     texts: list[str] = []
 
     def turn(scene: Scene, limit: int) -> Step[tuple[Any, list[Lease]]]:
@@ -203,6 +203,15 @@ def test_due_jobs_alone_take_a_claim_three_statements_whatever_its_queues(run: R
     counts = run(lambda scene: looks.counts(scene, [Q, OTHER]))
     assert (counts[Q].scheduled, counts[Q].ready, counts[Q].leased, counts[Q].acked) == (0, 0, 5, 1)
     assert (counts[OTHER].scheduled, counts[OTHER].ready, counts[OTHER].leased) == (1, 0, 1)
+
+
+def test_due_jobs_of_a_paused_queue_stay_as_they_are_when_those_of_others_are_made_ready(run: Run) -> None:
+    put(run, {"delay_s": 0.001}, {"delay_s": 0.001})
+    (other,) = put(run, {"delay_s": 0.001}, queue=OTHER)
+    run(lambda scene: change.configure(scene, Q, Change(paused=True)))
+    assert [lease.id for lease in take(run, 3, Q, OTHER)] == [other]
+    counts = run(lambda scene: looks.counts(scene, [Q]))[Q]
+    assert (counts.scheduled, counts.ready) == (2, 0)
 
 
 def test_looks_and_retention_keep_to_their_limits(run: Run) -> None:
@@ -254,6 +263,7 @@ def test_no_statement_walks_all_jobs_however_few_there_were_when_it_was_planned(
         recorder = Recorder(session)
         do_everything(recorder.run)
         assert len(set(recorder.texts)) > 40
+        assert due._MAKE_READY in recorder.texts
         for text in dict.fromkeys(recorder.texts):
             if not text.startswith(("BEGIN", "COMMIT")):
                 for node in nodes(session, text):

@@ -12,6 +12,7 @@ from tests.contract.steps import LOST, end, put_one
 from tests.postgres.roles import look
 from tests.support.postgres import execute, own_server
 from tests.support.waiting import eventually
+from ulak.clock import MACHINE
 from ulak.core.job import Done, Lease, Outcome
 from ulak.storage.postgres import book
 from ulak.storage.postgres.asks import Execute, Scene, Step
@@ -104,6 +105,20 @@ def test_who_has_signed_since_a_look_is_not_noted_as_absent_by_it(store, presenc
     noting = looking.send([(row[0], True, *row[2:])])  # as if that had been so then
     store.run(lambda _: _asked(noting))
     assert look(url, "SELECT absent_since FROM {0}.holders") == [(None,)]
+
+
+def test_a_session_that_was_alive_a_moment_ago_counts_as_that_but_not_for_who_knows_better(presence, url):
+    own = presence.take()
+    before = presence.session.backend
+    execute(url, f"SELECT pg_terminate_backend({before})")
+    eventually(lambda: not presence.session.is_usable())
+    presence._heard_at = MACHINE.interval()
+    assert presence.is_held
+    presence.take_again()
+    assert (presence.own, presence.session.backend != before) == (own, True)
+    execute(url, f"SELECT pg_terminate_backend({presence.session.backend})")
+    # Nobody tells it.
+    eventually(lambda: not presence.is_held)
 
 
 NOW = "pg_postmaster_start_time()"

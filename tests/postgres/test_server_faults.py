@@ -94,9 +94,8 @@ def test_a_call_that_an_operator_cancels_is_busy_and_the_session_works_on(make, 
         q.enqueue("first", connection=other)
         calling = threading.Thread(target=enqueue)
         calling.start()
-        eventually(lambda: sessions(url, "wait_event_type = 'Lock'"))
-        (waits,) = sessions(url, "wait_event_type = 'Lock'")
-        look(url, f"SELECT pg_cancel_backend({waits})")
+        here = "datname = current_database() AND wait_event_type = 'Lock'"
+        eventually(lambda: look(url, f"SELECT pg_cancel_backend(pid) FROM pg_stat_activity WHERE {here}"))
         calling.join(WAIT_S)
     assert len(told) == 1
     assert q.enqueue("after") > 1

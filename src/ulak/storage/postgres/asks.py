@@ -22,12 +22,14 @@ class Execute(msgspec.Struct, frozen=True, gc=False):
     """One statement. text: a literal of ours; what others gave is bound, never spliced.
 
     alone: if no transaction is open yet, it may commit by itself: one round trip. A step that goes on after
-    such a statement has changed nothing by it, so that it may still be run again from the start.
+    such a statement has changed nothing by it that may not be done twice, so that it may still be run again
+    from the start. only_alone: if it cannot, it is left out, and answered with no rows.
     """
 
     text: str
     params: Sequence[Any] | Mapping[str, Any] = ()
     alone: bool = False
+    only_alone: bool = False
 
     def __repr__(self) -> str:
         return f"Execute({self.text!r})"

@@ -53,7 +53,7 @@ class Attempt(Generic[R]):
                 rows = yield ask
                 self.is_sent = False
                 ask = step.send(rows)
-                # It goes on, so it has changed nothing that could not be changed again.
+                # It goes on, so it has changed nothing that may not be done twice.
                 self.may_be_stored = False
         except StopIteration as stop:
             return stop.value  # type: ignore[no-any-return]
@@ -73,7 +73,7 @@ class Attempt(Generic[R]):
 
 def _all(step: Step[R], ask: Execute) -> Generator[Execute, Rows, R]:
     while True:
-        rows = yield ask
+        rows = [] if ask.only_alone else (yield ask)
         try:
             ask = step.send(rows)
         except StopIteration as stop:

@@ -40,11 +40,16 @@ _MAKE_READY = (
 )
 
 
-def make_ready(scene: Scene, queues: Sequence[str]) -> Step[None]:
-    """Make due jobs of these queues ready, in one statement."""
-    rows = yield Execute(_MAKE_READY, {**base(scene), "queues": list(queues)}, alone=True)
+def make_ready(scene: Scene, queues: Sequence[str], *, only_alone: bool) -> Step[bool]:
+    """Make due jobs of these queues ready, in one statement; whether it has made any.
+
+    only_alone: not in a transaction that goes on, since it would keep the tallies while it waits for jobs.
+    """
+    params = {**base(scene), "queues": list(queues)}
+    rows = yield Execute(_MAKE_READY, params, alone=True, only_alone=only_alone)
     for name, number in rows:
         scene.rings[Until.READY, name] += number
+    return bool(rows)
 
 
 def expire(ledger: Ledger, row: QueueRow, limit: int = EXPIRE_MAX) -> Step[int]:

@@ -70,7 +70,7 @@ class Presence:
 
     @property
     def is_held(self) -> bool:
-        """Whether the lock is held, as far as is heard here; or cannot be, behind a proxy."""
+        """Whether the lock is held, as far as was heard here `HEARD_S` ago; or cannot be, behind a proxy."""
         session = self.session
         if session is None or not self._is_signed:
             return self._is_signed
@@ -137,6 +137,7 @@ class Presence:
 
     def take_again(self) -> None:
         """Come back after a loss, if that goes; who looks later tries again."""
+        self._heard_at = 0.0
         with contextlib.suppress(UlakError):
             self.take()
 

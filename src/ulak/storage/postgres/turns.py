@@ -1,13 +1,14 @@
 """The statement that a busy worker sends: it finishes jobs and leases the next ones, in one round trip.
 
-It is for plain acknowledgements, and for queues where nothing but ready jobs is to be looked at. Where there
-is more to do it changes nothing and says so; then the same is done with care, by several statements.
+It is for plain acknowledgements, and for queues where nothing is to be looked at but ready jobs and due ones,
+which are made ready first. Where there is more to do it changes nothing and says so; then the same is done
+with care, by several statements.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -114,11 +115,16 @@ def _text(*, acks: bool, claims: bool, of_tasks: bool, is_marked: bool) -> str:
     if acks:
         sums |= {"succeeded": "sum(gone) - sum(forgotten)", "pruned": "sum(forgotten)"}
     parts.append(f"told AS ({counted(source, **sums)})")
+    return f"WITH {', '.join(parts)} {_answer(acks=acks, claims=claims)}"
+
+
+def _answer(*, acks: bool, claims: bool) -> str:
+    """First a row that says what was found, and done; then one for each job that is leased."""
     done = "ARRAY(SELECT id FROM done)" if acks else "NULL::bigint[]"
     drained = f"ARRAY(SELECT name FROM acked WHERE {_NEARLY_DRAINED})" if acks else "NULL::text[]"
     nothing = ", ".join(f"NULL::{kind}" for kind in ("float8", "text", "text", *_TYPES))
     text = (
-        f"WITH {', '.join(parts)} SELECT NULL::bigint, is_clear, {done}, {drained}, "
+        f"SELECT NULL::bigint, is_clear, {done}, {drained}, "
         f"CASE WHEN only_due THEN 1.0::float8 END, {nothing} FROM gate"
     )
     if claims:
@@ -242,12 +248,8 @@ def turn_quickly(
     params |= spans or {}
     of_tasks = want is not None and want.tasks is not None
     text = _TEXTS[bool(settlements), want is not None, of_tasks, spans is not None]
-    rows = yield Execute(text, params, alone=True)
+    rows = yield from _sent(scene, text, params, settles=bool(settlements))
     told = _told(rows)
-    if want is not None and told[_ONLY_DUE]:
-        yield from make_ready(scene, params["queues"])
-        rows = yield Execute(text, params, alone=True)
-        told = _told(rows)
     if not told[1]:
         return None
     settled: list[Settled] = []
@@ -260,6 +262,18 @@ def turn_quickly(
         for lease in (leases[0], leases[-1]):
             scene.marks.met(lease.work.spec.queue, lease.work.priority)
     return settled, leases
+
+
+def _sent(scene: Scene, text: str, params: Mapping[str, Any], *, settles: bool) -> Step[Rows]:
+    """What it answers; sent again, if due jobs are all that is in the way, when they are ready."""
+    ask = Execute(text, params, alone=True)
+    rows = yield ask
+    if not _told(rows)[_ONLY_DUE]:
+        return rows
+    queues = params["queues"]
+    if not (yield from make_ready(scene, queues, only_alone=settles or len(queues) > 1)):
+        return rows
+    return (yield ask)
 
 
 def _told(rows: Rows) -> tuple[Any, ...]:
