@@ -21,7 +21,19 @@ import msgspec
 from tests.support.history import History, Pen, Verdict, judge, merged, stored_lines
 from tests.support.processes.roles import RecordedBoth
 from tests.support.stores import stand_before
-from ulak import AsyncQueue, Backoff, Context, Full, Lease, Queue, Reject, StorageBusy, StorageUnavailable
+from ulak import (
+    AsyncQueue,
+    Backoff,
+    Context,
+    Full,
+    Keep,
+    Lease,
+    Queue,
+    Reject,
+    Retention,
+    StorageBusy,
+    StorageUnavailable,
+)
 
 QUEUE = "mail"
 CAPACITY = 100
@@ -119,6 +131,8 @@ class Unsteady:
             "visibility_timeout": LEASE_S,
             "max_attempts": 1_000,
             "backoff": Backoff(base=0.01, cap=0.05),
+            # The judge looks at the end for all that ever was.
+            "retention": Retention(succeeded=Keep(10_000_000, 86_400.0)),
         }
 
     @property
