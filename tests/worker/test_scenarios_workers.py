@@ -386,15 +386,18 @@ def test_M2_a_pool_keeps_nothing_of_the_jobs_it_ran(queue_url, caplog, kind):
         jobs(1_000)
         tracemalloc.start()
         try:
-            # Also until each session with a server has been in use.
             jobs(3_000)
-            before = tracemalloc.get_traced_memory()[0]
-            jobs(5_000)
-            grown = tracemalloc.get_traced_memory()[0] - before
+            grown: list[int] = []
+            # A session with a server that is opened, or first used, meanwhile has its 50 kB, once. What is
+            # kept of each job would show each time.
+            while len(grown) < 3 and min(grown, default=5_000 * 10) >= 5_000 * 10:
+                before = tracemalloc.get_traced_memory()[0]
+                jobs(5_000)
+                grown.append(tracemalloc.get_traced_memory()[0] - before)
         finally:
             tracemalloc.stop()
-        assert grown < 5_000 * 10
-        assert pool.metrics().processed == 9_000
+        assert min(grown) < 5_000 * 10
+        assert pool.metrics().processed == 4_000 + 5_000 * len(grown)
 
 
 @pytest.mark.parametrize("kind", KINDS)
