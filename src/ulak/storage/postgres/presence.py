@@ -70,7 +70,7 @@ class Presence:
 
     @property
     def is_held(self) -> bool:
-        """Whether the lock is held, as far as was heard here `HEARD_S` ago; or cannot be, behind a proxy."""
+        """Whether the lock is held, as was heard here `HEARD_S` ago at most; or cannot be, behind a proxy."""
         session = self.session
         if session is None or not self._is_signed:
             return self._is_signed
