@@ -11,7 +11,7 @@ from ulak.core.job import Lease, Outcome
 from ulak.core.store import Settled, Settlement, Tasks, Until
 from ulak.storage.postgres.asks import Execute, Rows, Scene, Step
 from ulak.storage.postgres.claims import claim_in, claim_with_care
-from ulak.storage.postgres.claims import promote_in as promote
+from ulak.storage.postgres.due import make_ready as promote
 from ulak.storage.postgres.enqueue import add, add_together, unadd
 from ulak.storage.postgres.ledger import Ledger
 from ulak.storage.postgres.others import GONE_AFTER_S

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
 from typing import Any
 
 from ulak.core.job import Lease
-from ulak.storage.postgres.asks import Execute, Rows, Scene, Step
+from ulak.storage.postgres.asks import Execute, Rows, Step
 from ulak.storage.postgres.due import EXPIRE_MAX, expire, promote
 from ulak.storage.postgres.ledger import Ledger
 from ulak.storage.postgres.records import CLOCK, NOW_AT, base
@@ -105,16 +104,3 @@ def _leases(ledger: Ledger, want: Want, row: QueueRow, found: Rows) -> list[Leas
         (*values[:6], row.name, row.backoff_text, *values[8:]) for values in found
     ]
     return leases_of(want, ledger.scene, named)
-
-
-def promote_in(scene: Scene, queues: Sequence[str]) -> Step[int]:
-    """Make due jobs of these queues ready; how many."""
-    params = {**base(scene), "queues": list(dict.fromkeys(queues)), "tasks": []}
-    rows = yield Execute(_look(of_tasks=True), params, alone=True)
-    ledger, number = Ledger(scene), 0
-    for *values, has_due, _, _ in rows:
-        if has_due:
-            number += yield from promote(ledger, QueueRow(*values))
-    if number:
-        yield from ledger.flush()
-    return number

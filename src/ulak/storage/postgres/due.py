@@ -40,8 +40,8 @@ _MAKE_READY = (
 )
 
 
-def make_ready(scene: Scene, queues: Sequence[str], *, only_alone: bool) -> Step[bool]:
-    """Make due jobs of these queues ready, in one statement; whether it has made any.
+def make_ready(scene: Scene, queues: Sequence[str], *, only_alone: bool = False) -> Step[int]:
+    """Make due jobs of these queues ready, in one statement; how many.
 
     only_alone: not in a transaction that goes on, since it would keep the tallies while it waits for jobs.
     """
@@ -49,7 +49,7 @@ def make_ready(scene: Scene, queues: Sequence[str], *, only_alone: bool) -> Step
     rows = yield Execute(_MAKE_READY, params, alone=True, only_alone=only_alone)
     for name, number in rows:
         scene.rings[Until.READY, name] += number
-    return bool(rows)
+    return sum(number for _, number in rows)
 
 
 def expire(ledger: Ledger, row: QueueRow, limit: int = EXPIRE_MAX) -> Step[int]:
