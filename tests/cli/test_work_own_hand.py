@@ -58,6 +58,7 @@ def test_one_of_several_processes_is_replaced_then(
 # As where RLIMIT_AS is reached, or RLIMIT_NPROC.
 _STARVES = """
 import threading
+import time
 from ulak.worker.runtime import Crew
 
 def start_none(_: object) -> None:
@@ -65,6 +66,11 @@ def start_none(_: object) -> None:
 
 def strike(*_: object) -> None:
     raise SystemError
+
+def starve_the_started() -> None:
+    while not any(thread.name == "ulak-default,mail-keeper" for thread in threading.enumerate()):
+        time.sleep(0.001)  # the last of its threads to be started
+    threading.Thread.start = start_none
 
 @app.task(max_attempts=1)
 def strangle() -> None:
@@ -77,7 +83,7 @@ def strangle() -> None:
 def test_a_process_that_can_start_no_thread_stops_in_order(
     work: Work, caller: Caller, gate: Door, folder: Path, more: list[str]
 ) -> None:
-    starved = HELLO.replace("    word, ", "    threading.Thread.start = start_none\n    word, ")
+    starved = HELLO.replace("    word, ", "    starve_the_started()\n    word, ")
     (folder / "hello.py").write_text(starved + _STARVES)
     worker = work("hello:app", "--concurrency", "2", *more)
     job = caller.stand.enqueue(gate.place)
@@ -87,6 +93,37 @@ def test_a_process_that_can_start_no_thread_stops_in_order(
     assert worker.ended() == 0
     assert worker.err.rest()[-1] == "ulak stopped on SIGTERM: 0 jobs handed back, 0 jobs open"
     assert (job.result(0), job.info().attempt) == ("home", 1)
+
+
+_LACKS = """
+import threading
+
+start = threading.Thread.start
+
+def start_others(thread: threading.Thread) -> None:
+    if thread.name == {name!r}:
+        raise RuntimeError("can't start new thread")
+    start(thread)
+
+threading.Thread.start = start_others
+"""
+POOL = "ulak-default,mail"
+THREADS = ["ulak-look", "ulak-hear-end", f"{POOL}-1", f"{POOL}-2", f"{POOL}-keeper"]
+
+
+@pytest.mark.parametrize("name", THREADS)
+def test_a_process_that_cannot_start_one_of_its_threads_says_so_and_ends(
+    work: Work, caller: Caller, folder: Path, name: str
+) -> None:
+    (folder / "hello.py").write_text(HELLO + _LACKS.format(name=name))
+    job = caller.welcome.enqueue("ada")
+    worker = work("hello:app", "--concurrency", "2")
+    assert worker.ended() == 1
+    assert worker.err.rest()[-2:] == [
+        "error: can't start new thread: the system gives no more",
+        "  it has no memory, or a limit is reached: ulimit -u or -v, or a container's",
+    ]
+    assert job.status() in (State.READY, State.SUCCEEDED)
 
 
 @ALONE_OR_NOT

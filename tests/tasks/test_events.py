@@ -64,7 +64,7 @@ def define(app: App) -> Any:
             case "snooze" if current_job().delivery == 1:
                 raise Snooze(0.001)
             case "crash" if current_job().delivery == 1:
-                app.queue("default").crash()
+                eventually(app.queue("default").crash)
                 raise ValueError(password)
         return password
 

@@ -293,7 +293,7 @@ def test_a_transaction_that_lost_its_job_meanwhile_is_told(timed: MakeApp, clock
         with app.workers(2):
             job = charge.enqueue()
             gate.entered()
-            app.queue("default").crash()
+            eventually(app.queue("default").crash)
             eventually(lambda: job.status() is State.SUCCEEDED, clock=clock)
             gate.open()
             eventually(lambda: lost)

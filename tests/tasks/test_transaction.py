@@ -89,7 +89,7 @@ def test_a_lease_that_was_lost_meanwhile_writes_nothing(joined: App, how: str) -
 
     def lose(context: Context) -> None:
         if not context.redelivered:
-            queue.crash()
+            eventually(queue.crash)
 
     if how == "def":
 

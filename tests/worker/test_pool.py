@@ -249,7 +249,7 @@ def test_a_handler_is_told_that_its_lease_is_lost(timed, clock):
         with q.workers(handler, count=1, backoff=AT_ONCE) as pool:
             q.enqueue("payload")
             gate.entered()
-            rival.crash()
+            eventually(rival.crash)
             gate.open()
             let_time_pass(clock, LEASE_S / 3, sleepers=1)
             eventually(lambda: pool.metrics().succeeded == 1)

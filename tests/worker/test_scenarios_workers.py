@@ -198,7 +198,7 @@ def test_S14_a_lapsed_lease_is_logged_as_stale_and_the_worker_goes_on(make, capl
     with Gate() as gate, q.workers(gate.handler(kind), count=1) as pool:
         lapsed = q.enqueue("lapses")
         gate.entered()
-        assert reaper.crash() == 1
+        eventually(reaper.crash)
         following = q.enqueue("follows")
         gate.open()
         assert pool.drain(timeout=WAIT_S).drained

@@ -265,8 +265,9 @@ class Worker:
         for look, grace_s in looks:
             self._leave_once(look, grace_s)
         self._leave_once(self._lost_threads(pool), args.grace, logging.WARNING)
-        self._holds_jobs = True
-        pool.start()
+        with self._end_is_heard(pool):
+            self._holds_jobs = True
+            pool.start()
         self._front.works()
         try:
             report, number, why = self._watched(pool)
@@ -302,7 +303,6 @@ class Worker:
         """How the pool ended, on which signal, if it was one, or why else."""
         args, number, why = self._args, None, None
         endings, released = self._begin(pool.drain) if args.drain else 0, 0
-        _in_a_thread(lambda: self._await_end(pool))
         while True:
             note = self._next_note()
             if isinstance(note, BaseException):
@@ -348,6 +348,26 @@ class Worker:
             pause(0.001)
         self._front.leaves(leave.why, leave.level)
         return leave.why
+
+    @contextlib.contextmanager
+    def _end_is_heard(self, pool: Pool) -> Iterator[None]:
+        """Start the pool inside: from then on a thread waits for the end that it comes to by itself.
+
+        That thread is there before, as the others that look: else the first job may leave none to start.
+        """
+        has_begun: SimpleQueue[bool] = SimpleQueue()
+
+        def hear() -> None:
+            if has_begun.get():
+                self._await_end(pool)
+
+        threading.Thread(target=hear, name="ulak-hear-end", daemon=True).start()
+        try:
+            yield
+        except BaseException:
+            has_begun.put(False)  # noqa: FBT003 - what it asks
+            raise
+        has_begun.put(True)  # noqa: FBT003
 
     def _await_end(self, pool: Pool) -> None:
         has_left = False

@@ -182,8 +182,9 @@ class BasePool:
         about = about_process(self._edge.clock)
         keeper = Keeper(self._crew, lambda: replace_lost(self._crew, hands), duties, about, self._last)
         name = f"ulak-{self._crew.label}-keeper"
-        self._keeper = threading.Thread(target=self._keep, args=(keeper,), name=name, daemon=True)
-        self._keeper.start()
+        thread = threading.Thread(target=self._keep, args=(keeper,), name=name, daemon=True)
+        thread.start()
+        self._keeper = thread
 
     def _see_keeper_off(self) -> Any:  # noqa: ANN401 - what `Do` of this pool's driver takes
         """Let the keeper do its last duty, which needs the store; not for long, should the store be away."""
