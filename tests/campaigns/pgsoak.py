@@ -1,14 +1,16 @@
-"""A PostgreSQL store keeps a rate beside an old snapshot of somebody else's: `pgsoak [MINUTES] [--rate N]`.
+"""A PostgreSQL store keeps a rate beside an old snapshot: `pgsoak [MINUTES] [--rate N] [--fail-rate F]`.
 
-The server may clear away nothing of what jobs leave behind meanwhile. Jobs come at a fixed rate, whether
-those before are done or not, and a pool of the same process does them. Each tenth, beginning with the
-second, has to do as many as came in it, and may never be behind by more than a second's jobs.
+Somebody else keeps it open, and the server may clear away nothing of what jobs leave behind meanwhile. Jobs
+come at a fixed rate, whether those before are done or not, and a pool of the same process does them; of so
+many the first attempt fails, and another comes within a second. Each tenth, beginning with the second, has to
+do as many as came in it, and may never be behind by more than a second's jobs.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import random
 import sys
 import time
 
@@ -16,7 +18,7 @@ import msgspec
 
 from tests.campaigns.pgsnapshot import snapshot
 from tests.support.postgres import fresh_url
-from ulak import AsyncQueue
+from ulak import AsyncQueue, Backoff, Context
 
 MINUTES, RATE = 10.0, 1_000
 PARTS, PART_MIN = 10, 0.98
@@ -41,16 +43,20 @@ class Part(msgspec.Struct):
         )
 
 
-async def work(url: str, minutes: float, rate: int) -> tuple[list[Part], int, int]:
+async def work(url: str, minutes: float, rate: int, fail_rate: float) -> tuple[list[Part], int, int]:
     """What each part of the time came to, how many jobs were put in, and how many were done in the end."""
     parts: list[Part] = []
     put = done = 0
+    rng = random.Random(0)
 
-    async def handle(_payload: bytes) -> None:
+    async def handle(_payload: bytes, context: Context) -> None:
         nonlocal done
+        if context.attempt == 1 and rng.random() < fail_rate:
+            raise ValueError
         done += 1
 
-    async with AsyncQueue(url, "jobs") as q, q.workers(handle, count=_WORKERS) as pool:
+    backoff = Backoff(base=1.0, cap=1.0)
+    async with AsyncQueue(url, "jobs") as q, q.workers(handle, count=_WORKERS, backoff=backoff) as pool:
         start = time.monotonic()
         for number in range(PARTS):
             began, before, part = time.monotonic(), done, Part(0.0, 0, 0, 0.0)
@@ -86,10 +92,11 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="pgsoak", description=__doc__)
     parser.add_argument("minutes", nargs="?", type=float, default=MINUTES)
     parser.add_argument("--rate", type=int, default=RATE)
+    parser.add_argument("--fail-rate", type=float, default=0.0)
     chosen = parser.parse_args()
     url = fresh_url()
     with snapshot(url):
-        parts, put, acked = asyncio.run(work(url, chosen.minutes, chosen.rate))
+        parts, put, acked = asyncio.run(work(url, chosen.minutes, chosen.rate, chosen.fail_rate))
     problems = judge(parts, chosen.rate, put, acked)
     print("\n".join(problems))
     print(f"{acked} passed, {len(problems)} failed")

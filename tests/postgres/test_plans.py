@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import collections
-from collections.abc import Callable, Iterator, Sequence
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, TypeVar
 
 import pytest
@@ -123,6 +124,13 @@ class Marked:
         return given(queues, self._spans)
 
     def met(self, queue: str, priority: int) -> None:
+        """It learns nothing."""
+
+    def since(self, what: str, queues: Iterable[str], *, renews: bool) -> float:
+        """From the head."""
+        return -math.inf
+
+    def raise_to(self, what: str, queue: str, first: float, since: float) -> None:
         """It learns nothing."""
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -185,3 +186,15 @@ def test_a_beat_waits_for_no_disk_and_no_standby():
 
 def _asked(ask: Execute) -> Step[Any]:
     return (yield ask)
+
+
+def test_who_signs_while_it_looks_for_others_keeps_its_session(store: PostgresStore) -> None:
+    looking = store.others.gone()
+    next(looking)
+    store.others.presence.take()
+    session = store.others.presence.session
+    with contextlib.suppress(StopIteration):
+        looking.send([])  # as it was before
+    assert store.others.presence.is_held
+    store.others.presence.take()
+    assert store.others.presence.session is session

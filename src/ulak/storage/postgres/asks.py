@@ -7,7 +7,7 @@ gives it the rows, and commits when it returns.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from typing import Any, Protocol, TypeAlias, TypeVar
 
 import msgspec
@@ -41,13 +41,22 @@ Step: TypeAlias = Generator[Execute, Rows, R]
 
 
 class Walks(Protocol):
-    """Where claims begin, as `marks` has it."""
+    """Where claims, and looks for what comes first, begin, as `marks` has it."""
 
     def spans(self, queues: Sequence[str]) -> dict[str, Any] | None:
         """How a claim is to walk these queues, as parameters; None: each from its head."""
 
     def met(self, queue: str, priority: int) -> None:
         """A job of this priority was taken."""
+
+    def since(self, what: str, queues: Iterable[str], *, renews: bool) -> float:
+        """Where a look for the first of these may begin; from the head: -inf.
+
+        renews: the look will tell what it has found.
+        """
+
+    def raise_to(self, what: str, queue: str, first: float, since: float) -> None:
+        """A look that began there found that none comes before `first`."""
 
 
 class ApartError(Exception):

@@ -14,6 +14,7 @@ from ulak.storage.postgres.claims import claim_in, claim_with_care
 from ulak.storage.postgres.due import make_ready as promote
 from ulak.storage.postgres.enqueue import add, add_together, unadd
 from ulak.storage.postgres.ledger import Ledger
+from ulak.storage.postgres.marks import DUE, LATE_S, LEASES, since
 from ulak.storage.postgres.others import GONE_AFTER_S
 from ulak.storage.postgres.records import CLOCK, COLUMNS, NOW, NOW_AT, base, bytes_of, job_of
 from ulak.storage.postgres.settles import settle_with_care
@@ -215,7 +216,7 @@ def _ended(condition: str) -> str:
     )
 
 
-_PAST = _ended(f"lease_end <= {NOW} ORDER BY lease_end")
+_PAST = _ended(f"lease_end >= %(leases_since)s::float8 AND lease_end <= {NOW} ORDER BY lease_end")
 # Who has signed again since it was taken for gone has not gone.
 _GONE = _ended(
     "holder = ANY(ARRAY(SELECT id::bigint FROM holders WHERE id = ANY(%(gone)s::int[]) "
@@ -228,6 +229,7 @@ def ended(
 ) -> Step[list[Lease]]:
     """Leases past their end, or whose holder is one of `gone`; not what somebody settles just then."""
     params = {**base(scene), "queues": list(dict.fromkeys(queues)), "limit": limit, "gone": sorted(gone)}
+    params["leases_since"] = since(scene, LEASES, *queues)
     rows = [] if limit <= 0 else (yield Execute(_PAST, params, alone=not gone))
     if gone and len(rows) < limit:
         known = {row[_QUEUE_WIDTH] for row in rows}
@@ -270,20 +272,30 @@ def leased(
     return _leases(scene, rows, ())
 
 
+# Each look is at what may end, or be due, from where the first one was; then what the first one is now.
+_LEASE = "FROM jobs WHERE queue = q.id AND state = 2 AND lease_end >= %(leases_since)s::float8"
 _HORIZON = (
-    f"WITH {CLOCK} SELECT "
-    "CASE WHEN EXISTS (SELECT FROM (SELECT 1 FROM jobs WHERE queue = q.id AND state = 2 "
-    f"AND lease_end <= {NOW} "
+    f"WITH {CLOCK} SELECT q.name, "
+    f"CASE WHEN EXISTS (SELECT FROM (SELECT 1 {_LEASE} AND lease_end <= {NOW} "
     "LIMIT 1 FOR KEY SHARE SKIP LOCKED) AS past) THEN 0 ELSE "
-    f"(SELECT min(lease_end) FROM jobs WHERE queue = q.id AND state = 2 AND lease_end > {NOW}) - {NOW} END, "
-    "CASE WHEN NOT q.paused THEN (SELECT min(run_at) FROM jobs WHERE queue = q.id AND state = 1) "
-    f"- {NOW_AT} END FROM queues q WHERE q.name = ANY(%(queues)s::text[])"
+    f"(SELECT min(lease_end) {_LEASE} AND lease_end > {NOW}) - {NOW} END, "
+    f"CASE WHEN NOT q.paused THEN first_due - {NOW_AT} END, "
+    f"least((SELECT min(lease_end) {_LEASE}), {NOW} - {LATE_S}), least(first_due, {NOW_AT} - {LATE_S}) "
+    "FROM queues q CROSS JOIN LATERAL (SELECT min(run_at) AS first_due FROM jobs WHERE queue = q.id "
+    "AND state = 1 AND run_at >= %(due_since)s::float8) AS waiting WHERE q.name = ANY(%(queues)s::text[])"
 )
 
 
 def horizon(scene: Scene, queues: Sequence[str]) -> Step[float | None]:
     """Seconds until time alone makes a job claimable; presence is not looked at."""
-    rows = yield Execute(_HORIZON, {**base(scene), "queues": list(queues)}, alone=True)
-    soonest = [lease_s for lease_s, _ in rows if lease_s is not None]
-    soonest += [min(due_s, CALENDAR_SLEEP_MAX_S) for _, due_s in rows if due_s is not None]
+    began = {what: since(scene, what, *queues, renews=True) for what in (LEASES, DUE)}
+    bounds = {"leases_since": began[LEASES], "due_since": began[DUE]}
+    rows = yield Execute(_HORIZON, {**base(scene), **bounds, "queues": list(queues)}, alone=True)
+    soonest = list[float]()
+    for name, lease_s, due_s, first_lease, first_due in rows:
+        soonest += [lease_s] if lease_s is not None else []
+        soonest += [min(due_s, CALENDAR_SLEEP_MAX_S)] if due_s is not None else []
+        if scene.marks is not None:
+            scene.marks.raise_to(LEASES, name, first_lease, began[LEASES])
+            scene.marks.raise_to(DUE, name, first_due, began[DUE])
     return max(0.0, min(soonest)) if soonest else None

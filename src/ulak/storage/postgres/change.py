@@ -11,7 +11,7 @@ import msgspec
 from ulak.core.job import Draft, Duplicate, Full, State
 from ulak.core.store import Fired
 from ulak.storage.postgres.amend import amend
-from ulak.storage.postgres.asks import Execute, Scene, Step
+from ulak.storage.postgres.asks import Execute, Rows, Scene, Step
 from ulak.storage.postgres.due import EXPIRE_MAX, expire
 from ulak.storage.postgres.enqueue import add
 from ulak.storage.postgres.ledger import ENDED_NUMBERS, Ledger, forgotten
@@ -86,14 +86,18 @@ _KEYS = (
     "ORDER BY until_at LIMIT %(limit)s::bigint FOR UPDATE SKIP LOCKED) "
     "DELETE FROM keys WHERE ctid = ANY(ARRAY(SELECT ctid FROM old))"
 )
-_STATES = ", ".join(f"({number})" for number in ENDED_NUMBERS)
-# All queues: whether jobs wait past their time, when the first one ended by state, and how many are kept.
+# All queues: whether jobs wait past their time, and how many are kept of those that ended, by state.
 _LOOK = (
-    f"WITH {CLOCK} SELECT q.id, q.name, q.capacity, q.paused, q.backoff, q.retention, {NOW_AT}, {HAS_OVER}, "
-    "ARRAY(SELECT (SELECT min(ended_at) FROM ended WHERE queue = q.id AND state = wanted.number) "
-    f"FROM (VALUES {_STATES}) AS wanted (number) ORDER BY number), "
+    f"WITH {CLOCK} SELECT q.id, q.name, q.capacity, q.paused, q.backoff, q.retention, {HAS_OVER}, "
     + ", ".join(f"coalesce(sum(t.{STATES[number].value}), 0)::bigint" for number in ENDED_NUMBERS)
     + " FROM queues q LEFT JOIN tallies t ON t.queue = q.id GROUP BY q.id ORDER BY q.id"
+)
+# Not which is the oldest: as far as that one, an index may hold nothing but what was removed before.
+_HAVE_OLD = (
+    f"WITH {CLOCK} SELECT given.queue, given.state FROM unnest(%(of_queue)s::bigint[], "
+    "%(of_state)s::bigint[], %(age_s)s::float8[]) AS given (queue, state, age_s) "
+    "WHERE (SELECT min(ended_at) FROM ended "
+    f"WHERE queue = given.queue AND state = given.state AND ended_at <= {NOW_AT} - given.age_s) IS NOT NULL"
 )
 _OLD = (
     f"WITH {CLOCK}, old AS MATERIALIZED (SELECT id FROM ended WHERE queue = %(queue)s::bigint "
@@ -110,27 +114,44 @@ def prune(scene: Scene, *, limit: int = 1000) -> Step[Mapping[State, int]]:
     """
     yield Execute(_KEYS, {**base(scene), "limit": limit})
     pruned: Counter[State] = Counter()
-    rows = yield Execute(_LOOK, base(scene))
-    for values in rows:
-        row, (now_at, has_over, first_at, *kept) = QueueRow(*values[:6]), values[6:]
+    looked = yield Execute(_LOOK, base(scene))
+    rows = [(QueueRow(*values[:6]), values[6], list(values[7:])) for values in looked]
+    have_old = yield from _have_old(scene, [(row, kept) for row, _, kept in rows])
+    for row, has_over, kept in rows:
         ledger = Ledger(scene)
         if has_over and limit > sum(pruned.values()):
             part = min(limit - sum(pruned.values()), EXPIRE_MAX)
             pruned[State.EXPIRED] += yield from expire(ledger, row, part)
             yield from ledger.flush()
             kept[-1] += pruned[State.EXPIRED]
-        for number, at, stored in zip(ENDED_NUMBERS, first_at, kept, strict=True):
+        for number, stored in zip(ENDED_NUMBERS, kept, strict=True):
             keep, left = row.retention.of(STATES[number]), limit - sum(pruned.values())
             if left > 0 and stored > keep.count:
                 gone = yield from ledger.trim(row.id, row.name, number, left)
                 pruned[STATES[number]] += gone
                 left -= gone
-            if left > 0 and at is not None and at <= now_at - keep.age_s:
+            if left > 0 and (row.id, number) in have_old:
                 pruned[STATES[number]] += yield from _forget_old(ledger, row, number, keep.age_s, left)
         yield from ledger.flush()
     # Last, since it holds the tallies of all queues.
     yield from fold(scene)
     return {state: number for state, number in pruned.items() if number}
+
+
+def _have_old(scene: Scene, kept: Iterable[tuple[QueueRow, list[int]]]) -> Step[Rows]:
+    """Of which queues and states some jobs have been kept for as long as they are to be."""
+    asked = [
+        (row.id, number, row.retention.of(STATES[number]).age_s)
+        for row, stored in kept
+        for number, number_kept in zip(ENDED_NUMBERS, stored, strict=True)
+        if number_kept > 0
+    ]
+    if not asked:
+        return []
+    of_queue, of_state, age_s = map(list, zip(*asked, strict=True))
+    return (
+        yield Execute(_HAVE_OLD, {**base(scene), "of_queue": of_queue, "of_state": of_state, "age_s": age_s})
+    )
 
 
 def _forget_old(ledger: Ledger, row: QueueRow, number: int, age_s: float, limit: int) -> Step[int]:

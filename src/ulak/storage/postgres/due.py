@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from ulak.core.store import Until
 from ulak.storage.postgres.asks import Execute, Scene, Step
 from ulak.storage.postgres.ledger import Ledger
+from ulak.storage.postgres.marks import DUE, since
 from ulak.storage.postgres.records import CLOCK, NOW_AT, base, counted, moved
 from ulak.storage.stored import EXPIRED, READY, SCHEDULED, QueueRow
 
@@ -24,15 +25,16 @@ _EXPIRE = (
 )
 _PROMOTE = (
     f"WITH {CLOCK}, due AS MATERIALIZED (SELECT id FROM jobs WHERE queue = %(queue)s::bigint "
-    f"AND state = 1 AND run_at <= {NOW_AT} ORDER BY run_at, id LIMIT %(limit)s::bigint "
+    f"AND state = 1 AND run_at >= %(due_since)s::float8 AND run_at <= {NOW_AT} "
+    "ORDER BY run_at, id LIMIT %(limit)s::bigint "
     "FOR UPDATE SKIP LOCKED), "
     "now_ready AS (UPDATE jobs SET state = 0 WHERE id = ANY(ARRAY(SELECT id FROM due)) RETURNING 1) "
     "SELECT count(*)::bigint FROM now_ready"
 )
 _MAKE_READY = (
     f"WITH {CLOCK}, due AS MATERIALIZED (SELECT found.id FROM queues q CROSS JOIN LATERAL (SELECT id "
-    f"FROM jobs WHERE queue = q.id AND state = 1 AND run_at <= {NOW_AT} ORDER BY run_at, id "
-    f"LIMIT {PROMOTE_MAX} FOR UPDATE SKIP LOCKED) AS found "
+    f"FROM jobs WHERE queue = q.id AND state = 1 AND run_at >= %(due_since)s::float8 AND run_at <= {NOW_AT} "
+    f"ORDER BY run_at, id LIMIT {PROMOTE_MAX} FOR UPDATE SKIP LOCKED) AS found "
     "WHERE q.name = ANY(%(queues)s::text[]) AND NOT q.paused), "
     "now_ready AS (UPDATE jobs SET state = 0 WHERE id = ANY(ARRAY(SELECT id FROM due)) RETURNING queue), "
     f"told AS ({counted('now_ready', scheduled='-count(*)')}) "
@@ -45,7 +47,7 @@ def make_ready(scene: Scene, queues: Sequence[str], *, only_alone: bool = False)
 
     only_alone: not in a transaction that goes on, since it would keep the tallies while it waits for jobs.
     """
-    params = {**base(scene), "queues": list(queues)}
+    params = {**base(scene), "queues": list(queues), "due_since": since(scene, DUE, *queues)}
     rows = yield Execute(_MAKE_READY, params, alone=True, only_alone=only_alone)
     for name, number in rows:
         scene.rings[Until.READY, name] += number
@@ -65,7 +67,8 @@ def expire(ledger: Ledger, row: QueueRow, limit: int = EXPIRE_MAX) -> Step[int]:
 
 def promote(ledger: Ledger, row: QueueRow) -> Step[int]:
     """Make due jobs ready; how many."""
-    ((number,),) = yield Execute(_PROMOTE, {**base(ledger.scene), "queue": row.id, "limit": PROMOTE_MAX})
+    bounds = {"limit": PROMOTE_MAX, "due_since": since(ledger.scene, DUE, row.name)}
+    ((number,),) = yield Execute(_PROMOTE, {**base(ledger.scene), "queue": row.id, **bounds})
     if number:
         ledger.move(row.id, row.name, SCHEDULED, READY, number)
     return int(number)

@@ -13,6 +13,7 @@ from typing import Any
 from ulak.core.job import State
 from ulak.core.store import Until
 from ulak.storage.postgres.asks import Execute, Rows, Scene, Step
+from ulak.storage.postgres.marks import since
 from ulak.storage.postgres.records import base
 from ulak.storage.stored import (
     CANCELLED,
@@ -65,16 +66,17 @@ _FORGOTTEN = (
     "SELECT %(queue)s::bigint, %(shard)s::bigint, -count(*), count(*) FROM gone "
     "HAVING count(*) > 0 ON CONFLICT (queue, shard) DO UPDATE SET "
     "{name} = tallies.{name} + excluded.{name}, pruned = tallies.pruned + excluded.pruned) "
-    "SELECT id FROM gone"
+    "SELECT id, ended_at FROM gone"
 )
+_GONE = "FOR UPDATE SKIP LOCKED)) RETURNING id, ended_at)"
 _OLDEST = (
     "SELECT id FROM ended WHERE queue = %(queue)s::bigint AND state = {number} "
-    "ORDER BY ended_at, id LIMIT {limit}"
+    "AND ended_at >= %(since)s::float8 ORDER BY ended_at, id LIMIT {limit}"
 )
 _FORGET = {
     number: (
         "WITH gone AS (DELETE FROM ended WHERE id = ANY(ARRAY("
-        f"{_OLDEST.format(number=number, limit='%(limit)s::bigint')} FOR UPDATE SKIP LOCKED)) RETURNING id), "
+        f"{_OLDEST.format(number=number, limit='%(limit)s::bigint')} {_GONE}, "
         f"{_FORGOTTEN.format(name=STATES[number].value)}"
     )
     for number in ENDED_NUMBERS
@@ -88,7 +90,7 @@ _TRIM = {
         f"- keep_{name}))::bigint AS number FROM queues WHERE id = %(queue)s::bigint), "
         "gone AS (DELETE FROM ended WHERE id = ANY(ARRAY(SELECT id FROM ended WHERE id = ANY(ARRAY("
         f"{_OLDEST.format(number=number, limit='(SELECT number FROM beyond)')})) "
-        "FOR UPDATE SKIP LOCKED)) RETURNING id), "
+        f"{_GONE}, "
         f"{_FORGOTTEN.format(name=name)}"
     )
     for number, name in ((number, STATES[number].value) for number in ENDED_NUMBERS)
@@ -182,19 +184,24 @@ class Ledger:
             # For each that comes beyond what is kept one goes, never more: as in `turns`.
             beyond = min(entered, kept + entered - keep)
             if beyond > 0:
-                params = {**base(self.scene), "queue": queue, "limit": beyond}
-                forgotten(self.scene, name, number, (yield Execute(_FORGET[number], params)))
+                yield from self._forget(_FORGET[number], queue, name, number, beyond)
+
+    def _forget(self, text: str, queue: int, name: str, number: int, limit: int) -> Step[int]:
+        began = since(self.scene, STATES[number], name, renews=True)
+        params = {**base(self.scene), "queue": queue, "limit": limit, "since": began}
+        gone = yield Execute(text, params)
+        if gone and self.scene.marks is not None:
+            self.scene.marks.raise_to(STATES[number], name, max(ended_at for _, ended_at in gone), began)
+        forgotten(self.scene, name, number, gone)
+        return len(gone)
 
     def trim(self, queue: int, name: str, number: int, limit: int) -> Step[int]:
         """Forget ended jobs of a state beyond the number that is kept, the oldest first; how many."""
-        params = {**base(self.scene), "queue": queue, "limit": limit}
-        gone = yield Execute(_TRIM[number], params)
-        forgotten(self.scene, name, number, gone)
-        return len(gone)
+        return self._forget(_TRIM[number], queue, name, number, limit)
 
 
 def forgotten(scene: Scene, name: str, number: int, gone: Rows) -> None:
     """Tell of ended jobs that were removed."""
-    scene.ended_ids += [job_id for (job_id,) in gone]
+    scene.ended_ids += [job_id for job_id, *_ in gone]
     if STATES[number] is State.DEAD and gone:
         scene.dead_pruned[name] += len(gone)

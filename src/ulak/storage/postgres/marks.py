@@ -5,6 +5,11 @@ claim that begins at the head passes all of it. So where much lies dead, this pr
 keeps for each queue and priority an id below which no new job is ready, and none can come: ids are given in
 order, and whoever may have been given an earlier one has ended. Jobs that come back have an index of their
 own; while it has one of a queue, claims of that queue begin at the head.
+
+So do looks for the lease that ends first, the job that is due first, and the one that ended first: what was
+there before lies dead at the head of an index. While as much lies dead, this process keeps for each where the
+first one was, and begins there. One that comes before it all the same, since its transaction was long in
+committing it, is found once that is forgotten.
 """
 
 from __future__ import annotations
@@ -12,7 +17,7 @@ from __future__ import annotations
 import contextlib
 import math
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import psycopg
@@ -20,7 +25,7 @@ import psycopg
 from ulak.clock import MACHINE
 from ulak.errors import UlakError
 from ulak.storage.helper import Helper
-from ulak.storage.postgres.asks import Execute
+from ulak.storage.postgres.asks import Execute, Scene
 from ulak.storage.postgres.link import Session
 from ulak.storage.stored import INT_MAX
 
@@ -38,6 +43,12 @@ FRESH_S = 2.0
 
 LIFE_S = 10.0
 """So long after marks were first set they are forgotten, and found anew."""
+
+LATE_S = 10.0
+"""Nothing is taken to be the first that is not so old: others may be committing what comes before it."""
+
+LEASES, DUE = "leases", "due"
+"""What there is a first one of; and of each state in which jobs end, by its name."""
 
 PRIORITIES_MAX, QUEUES_MAX = 16, 64
 
@@ -100,7 +111,10 @@ class Marks:
         # that, and not ended yet.
         self._bound = 0
         self._next: tuple[int, frozenset[str]] | None = None
-        self._asked_at = self._looked_at = self._since = -FRESH_S
+        self._asked_at = self._since = 0.0
+        self._looked_at = -math.inf
+        # Where the first of something in a queue was, and since when that is kept.
+        self._firsts: dict[tuple[str, str], tuple[float, float]] = {}
 
     def spans(self, queues: Sequence[str]) -> dict[str, Any] | None:
         """How a claim is to walk these queues, as parameters; None: each from its head."""
@@ -118,6 +132,37 @@ class Marks:
             found = self._met.setdefault(queue, set())
         if priority not in found and len(found) < PRIORITIES_MAX and INT_MIN < priority < INT_MAX:
             found.add(priority)
+
+    def since(self, what: str, queues: Iterable[str], *, renews: bool) -> float:
+        """Where a look for the first of these may begin; from the head: -inf.
+
+        renews: the look will tell what it has found; when it is time to, one begins at the head.
+        """
+        now = MACHINE.interval()
+        if not self._firsts or now - self._looked_at > FRESH_S:
+            return -math.inf
+        return min((self._since_of((what, queue), now, renews=renews) for queue in queues), default=-math.inf)
+
+    def _since_of(self, key: tuple[str, str], now: float, *, renews: bool) -> float:
+        first, kept_since = self._firsts.get(key, (-math.inf, now))
+        if renews and now - kept_since > LIFE_S:
+            # Others go on with it meanwhile.
+            self._firsts[key] = first, now
+            return -math.inf
+        return first if now - kept_since <= 2 * LIFE_S else -math.inf
+
+    def raise_to(self, what: str, queue: str, first: float, since: float) -> None:
+        """A look that began there found that none comes before `first`."""
+        now = MACHINE.interval()
+        if now - self._looked_at > FRESH_S:
+            return
+        before = self._firsts.get((what, queue))
+        if before is None and len(self._firsts) >= QUEUES_MAX:
+            return
+        if since == -math.inf or before is None:
+            self._firsts[what, queue] = first, now
+        else:
+            self._firsts[what, queue] = max(first, before[0]), before[1]
 
     def note(self, ended: int) -> None:
         """So many jobs have ended by a call of this process."""
@@ -146,7 +191,8 @@ class Marks:
         self._helper.close()
 
     def _begin_anew(self) -> None:
-        self._bound, self._next = 0, None
+        self._bound, self._next, self._looked_at = 0, None, -math.inf
+        self._firsts = {}
         self._forget()
 
     def _forget(self) -> None:
@@ -180,6 +226,11 @@ class Marks:
             marks[priority] = min(self._bound + 1, *(job_id for (job_id,) in first), INT_MAX)
         self._known[queue] = marks
         self._spans = {**self._spans, queue: spans_of(marks)}
+
+
+def since(scene: Scene, what: str, *queues: str, renews: bool = False) -> float:
+    """Where a look of this step for the first of these may begin."""
+    return -math.inf if scene.marks is None else scene.marks.since(what, queues, renews=renews)
 
 
 def given(queues: Sequence[str], spans: Mapping[str, Sequence[Span]]) -> dict[str, Any]:

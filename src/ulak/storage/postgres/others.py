@@ -149,16 +149,18 @@ class Others:
             self._looked_at = now
             if self._presence.own is not None and not self._presence.is_held:
                 yield self._block(self._presence.take_again)
-            self._note((yield self._run(self._look, repeats=True)))
+            # Who signs only now may not be found yet.
+            signed = self._presence.own if self._presence.is_held else None
+            self._note((yield self._run(self._look, repeats=True)), signed)
         return self._gone
 
-    def _note(self, found: Sequence[Seen]) -> None:
+    def _note(self, found: Sequence[Seen], signed: int | None) -> None:
         telling = [seen for seen in found if seen.is_telling]
         self._gone = frozenset(seen.holder for seen in found if seen.is_absent and seen.is_over)
         self._has_old = any(seen.is_old and not seen.is_telling for seen in found)
         self.any = any(seen.holder != self.own for seen in telling)
         self.look_s = LOOK_S * max(1.0, len(telling) / ALIKE)
-        if self.own is not None and all(seen.holder != self.own for seen in found):
+        if signed is not None and all(seen.holder != signed for seen in found):
             self._presence.sign_again()
 
     def _look(self, _: Scene) -> Step[list[Seen]]:

@@ -19,7 +19,7 @@ from ulak.core.store import Settled, Settlement, Tasks, Until
 from ulak.storage.postgres.asks import Execute, Rows, Scene, Step
 from ulak.storage.postgres.due import make_ready
 from ulak.storage.postgres.ledger import DRAINED_MAX
-from ulak.storage.postgres.marks import BACK, PICKED, WALKED
+from ulak.storage.postgres.marks import BACK, DUE, PICKED, WALKED, since
 from ulak.storage.postgres.records import CLOCK, NOW, NOW_AT, base, bytes_of, counted, moved
 from ulak.storage.stored import UnreadableError, backoff_of, text_from, work_of
 
@@ -50,7 +50,10 @@ class Want(msgspec.Struct, frozen=True):
 
 # Conditions on a queue `q` under which a claim has more to do than to take ready jobs. Each looks at the
 # first row of an index: asked whether there is any, the server may walk the table, hoping to meet one soon.
-HAS_DUE = f"coalesce((SELECT min(run_at) FROM jobs WHERE queue = q.id AND state = 1) <= {NOW_AT}, false)"
+HAS_DUE = (
+    "coalesce((SELECT min(run_at) FROM jobs WHERE queue = q.id AND state = 1 "
+    f"AND run_at >= %(due_since)s::float8) <= {NOW_AT}, false)"
+)
 HAS_OVER = (
     "coalesce((SELECT min(expires_at) FROM jobs WHERE queue = q.id AND expires_at IS NOT NULL "
     f"AND state <> 2) <= {NOW_AT}, false)"
@@ -122,10 +125,11 @@ def _answer(*, acks: bool, claims: bool) -> str:
     """First a row that says what was found, and done; then one for each job that is leased."""
     done = "ARRAY(SELECT id FROM done)" if acks else "NULL::bigint[]"
     drained = f"ARRAY(SELECT name FROM acked WHERE {_NEARLY_DRAINED})" if acks else "NULL::text[]"
-    nothing = ", ".join(f"NULL::{kind}" for kind in ("float8", "text", "text", *_TYPES))
+    forgotten = "(SELECT max(ended_at) FROM forgotten)" if acks else "NULL::float8"
+    nothing = ", ".join(f"NULL::{kind}" for kind in ("text", "text", *_TYPES))
     text = (
         f"SELECT NULL::bigint, is_clear, {done}, {drained}, "
-        f"CASE WHEN only_due THEN 1.0::float8 END, {nothing} FROM gate"
+        f"CASE WHEN only_due THEN 1.0::float8 END, {forgotten}, {nothing} FROM gate"
     )
     if claims:
         work = ", ".join(f"taken.{name}" for name in WORK_COLUMNS.split(", "))
@@ -141,10 +145,11 @@ _GATE = (
     "FROM seen)"
 )
 _ACKED = (
-    "acked AS MATERIALIZED (SELECT q.id, q.name, q.paused, q.keep_succeeded, given.number, now_open, leased, "
-    "held, "
+    "acked AS MATERIALIZED (SELECT q.id, q.name, q.paused, q.keep_succeeded, given.number, given.since, "
+    "now_open, leased, held, "
     "CASE WHEN %(shard)s::bigint IS NULL THEN 0 ELSE succeeded END AS kept "
-    "FROM unnest(%(acked_queues)s::text[], %(acked_numbers)s::bigint[]) AS given (name, number) "
+    "FROM unnest(%(acked_queues)s::text[], %(acked_numbers)s::bigint[], %(acked_since)s::float8[]) "
+    "AS given (name, number, since) "
     "JOIN queues q ON q.name = given.name CROSS JOIN LATERAL (SELECT "
     "coalesce(sum(succeeded), 0) AS succeeded, "
     'coalesce(sum(entered - "left"), 0) AS now_open, coalesce(sum(leased), 0) AS leased, '
@@ -167,9 +172,10 @@ _DONE = (
 _FORGOTTEN = (
     "forgotten AS (DELETE FROM ended WHERE id = ANY(ARRAY(SELECT oldest.id FROM acked "
     "CROSS JOIN LATERAL (SELECT count(*) AS number FROM done WHERE done.queue = acked.id) AS ended_now "
-    "CROSS JOIN LATERAL (SELECT id FROM ended WHERE queue = acked.id AND state = 4 ORDER BY ended_at, id "
+    "CROSS JOIN LATERAL (SELECT id FROM ended WHERE queue = acked.id AND state = 4 "
+    "AND ended_at >= acked.since ORDER BY ended_at, id "
     "LIMIT greatest(0, least(ended_now.number, acked.kept + ended_now.number - acked.keep_succeeded)) "
-    "FOR UPDATE SKIP LOCKED) AS oldest)) RETURNING queue)"
+    "FOR UPDATE SKIP LOCKED) AS oldest)) RETURNING queue, ended_at)"
 )
 # A lateral join goes through the queues in their order, and only as far as the limit asks for.
 _PICKED = (
@@ -215,6 +221,7 @@ def wanted(scene: Scene, want: Want) -> dict[str, Any]:
         "claim": scene.claim,
         "worker": bytes_of(want.worker),
         "lease_s": float(want.lease_s),
+        "due_since": since(scene, DUE, *queues),
     }
 
 
@@ -241,6 +248,7 @@ def turn_quickly(
             "deliveries": [delivery for _, delivery in acked],
             "acked_queues": list(numbers),
             "acked_numbers": list(numbers.values()),
+            "acked_since": [since(scene, State.SUCCEEDED, name, renews=True) for name in numbers],
         }
     if want is not None:
         params |= wanted(scene, want)
@@ -255,6 +263,9 @@ def turn_quickly(
     settled: list[Settled] = []
     if settlements:
         settled = _finished(scene, settlements, told[2])
+        if scene.marks is not None and told[5] is not None and len(params["acked_queues"]) == 1:
+            (name,), (was,) = params["acked_queues"], params["acked_since"]
+            scene.marks.raise_to(State.SUCCEEDED, name, told[5], was)
         for name in told[3]:
             scene.rings[Until.DRAINED, name] += 1
     leases = [] if want is None else leases_of(want, scene, [row for row in rows if row[0] is not None])
