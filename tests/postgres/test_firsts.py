@@ -10,7 +10,7 @@ from tests.postgres.roles import look
 from tests.support.roles import QUEUE
 from ulak import Keep, Outcome, Queue, Retention, State
 from ulak.storage.postgres import marks
-from ulak.storage.postgres.marks import DUE, LATE_S, LEASES
+from ulak.storage.postgres.marks import BACK, DUE, LATE_S, LEASES
 
 KEPT = 5
 
@@ -132,6 +132,23 @@ def test_a_due_job_is_found_from_where_the_first_one_was(q, url, time_to_renew):
     time_to_renew()
     assert horizon(q) == 0
     assert q.deliver().id == early
+
+
+def test_a_job_that_has_come_back_is_found_from_where_the_first_one_was(q, url, time_to_renew):
+    ids = q.enqueue_many(range(8))
+    leases = q.deliver_many(6)
+    for _ in range(2):
+        marks_of(q).look()
+    assert marks_of(q).spans([QUEUE]) is not None
+    horizon(q)
+    assert first(q, BACK) > -math.inf
+    assert [q.release(lease) for lease in leases[:4]] == [Outcome.OK] * 4
+    assert q.deliver().id == ids[0]
+    look(url, f"UPDATE {{0}}.jobs SET back_at = back_at - 3600 WHERE id = {ids[1]}")
+    assert q.deliver().id == ids[2]
+    time_to_renew()
+    horizon(q)
+    assert [lease.id for lease in q.deliver_many(4)] == [ids[1], ids[3], ids[6], ids[7]]
 
 
 def test_nothing_is_kept_where_little_lies_dead(make):

@@ -14,7 +14,7 @@ from tests.support.waiting import eventually
 from ulak import Outcome, Queue
 from ulak.storage.postgres import link, marks
 from ulak.storage.postgres.asks import Execute
-from ulak.storage.postgres.marks import INT_MIN, spans_of
+from ulak.storage.postgres.marks import BACKS_MAX, INT_MIN, spans_of
 from ulak.storage.postgres.place import place_of
 from ulak.storage.stored import INT_MAX
 
@@ -43,7 +43,7 @@ def spans(q):
     found = marked(q).spans([QUEUE])
     if found is None:
         return None
-    columns = [found[f"w_{name}"] for name in ("back", "lo", "hi", "at", "since")]
+    columns = [found[f"w_{name}"] for name in ("whole", "lo", "hi", "at", "since")]
     return [span[1:] for span in zip(*columns, strict=True) if not span[0]]
 
 
@@ -144,13 +144,24 @@ def test_a_job_that_comes_back_to_below_a_mark_is_the_next_one(q, url, comes_bac
     assert ack_next(q, 4) == ids[6:]
 
 
+@pytest.mark.parametrize("number", [BACKS_MAX, BACKS_MAX + 1])
+def test_many_jobs_that_come_back_are_the_next_ones_in_their_order(q, number):
+    ids = q.enqueue_many(range(number))
+    leases = q.deliver_many(number)
+    ids += q.enqueue_many(range(5))
+    raise_marks(q)
+    assert spans(q)[0][2:] == (0, ids[number])
+    for lease in reversed(leases):
+        assert q.release(lease) is Outcome.OK
+    assert ack_next(q, number + 5) == ids
+
+
 def test_a_delayed_job_that_is_due_is_found_below_a_mark(q, url):
     job_id = q.enqueue("later", delay=3600)
     ack_next(q, len(q.enqueue_many(range(5))))
     raise_marks(q)
     q.enqueue("after it")
-    look(url, "UPDATE {0}.jobs SET run_at = run_at - 3590 WHERE state = 1")
-    look(url, "UPDATE {0}.jobs SET created_at = created_at - 3600, run_at = run_at - 20 WHERE state = 1")
+    look(url, "UPDATE {0}.jobs SET created_at = created_at - 3610, run_at = run_at - 3610 WHERE state = 1")
     assert q.deliver().id == job_id
 
 

@@ -150,7 +150,7 @@ def test_a_claim_that_begins_at_marks_takes_the_best_and_no_more_than_its_limit(
     for number in range(12):
         assert [lease.id for lease in run(take_marked)] == best[3 * number : 3 * number + 3]
     assert [lease.id for lease in run(take_marked)] == [*best[36:], *second[:1]]
-    # While a job that has come back is ready, the queue is walked from its head.
+    # But for a job that has come back.
     put(run, {"priority": 1, "delay_s": 0.0})
     lease = take(run, 1)[0]
     assert lease.id == first[1]

@@ -24,6 +24,10 @@ RENEWALS_PER_LEASE = 3
 PRUNE_MAX = 1000
 QUIET_S = 2.0
 """For how long a store must not have failed that is taken to answer again though it has settled nothing."""
+
+REST, REST_MAX_S = 9.0, 0.25
+"""So many times as long as a round takes, the next one is put off at least; at most for so long."""
+
 ATTENDED_MAX = 100
 """Of how many running jobs a cancel is looked for each second; of others when their leases are renewed."""
 
@@ -84,6 +88,7 @@ class Keeper:
         try:
             while not crew.stopped:
                 signal.clear()
+                began = yield from flows.now()
                 self._horizon_s = None
                 went_well, had_looked = True, crew.has_looked()
                 for duty in self._duties:
@@ -91,11 +96,13 @@ class Keeper:
                 if crew.has_looked() and not had_looked:
                     # A drain waits for that.
                     crew.wake_all()
-                due_s = min((self._renew_at, *self._due_at.values())) - (yield from flows.now())
+                ended = yield from flows.now()
+                due_s = min((self._renew_at, *self._due_at.values())) - ended
                 # What failed is not tried again at once, also where a lease that has ended says "now".
                 horizon_s = self._horizon_s if went_well else None
                 if not crew.stopped:
                     yield from flows.sleep(signal, max(0.0, least(horizon_s, due_s, LOOK_AGAIN_S) or 0.0))
+                    yield from self._rest(until=ended + min(REST_MAX_S, (ended - began) * REST))
         finally:
             for line in lines:
                 line.leave(signal)
@@ -103,6 +110,12 @@ class Keeper:
         yield from self._guard(self._depart)
         if self._last is not None:
             yield from self._guard(self._last)
+
+    def _rest(self, until: float) -> Flow[None]:
+        """Let pass what is left until then, whoever calls: in a busy queue something is due all the time."""
+        left_s = until - (yield from flows.now())
+        if left_s > 0 and not self._crew.stopped:
+            yield from flows.sleep((yield from flows.new_signal()), left_s)
 
     def _depart(self) -> Flow[None]:
         yield from ask(Store.depart, self._crew.worker)

@@ -48,10 +48,11 @@ _END = (
     f"{CLOCK}, gone AS (DELETE FROM jobs WHERE {_IDS} RETURNING jobs.*), "
     f"kept AS ({moved(str(CANCELLED), 'gone')})"
 )
-_PRIORITISE = f"UPDATE jobs SET priority = %(priority)s::bigint, reordered = true WHERE {_IDS}"
+_PRIORITISE = f"WITH {CLOCK} UPDATE jobs SET priority = %(priority)s::bigint, back_at = {NOW_AT} WHERE {_IDS}"
 _EXPIRES = f"expires_at = CASE WHEN expires_at <= {NOW_AT} THEN NULL ELSE expires_at END"
 _RELEASE = (
-    f"WITH {CLOCK} UPDATE jobs SET state = 0, refused = false, run_at = {NOW_AT}, {_EXPIRES} WHERE {_IDS}"
+    f"WITH {CLOCK} UPDATE jobs SET state = 0, refused = false, run_at = {NOW_AT}, back_at = {NOW_AT}, "
+    f"{_EXPIRES} WHERE {_IDS}"
 )
 _AGAIN = {
     "run_at": NOW_AT,
@@ -62,8 +63,9 @@ _AGAIN = {
 }
 _BRING_BACK = (
     f"{CLOCK}, back AS (DELETE FROM ended WHERE {_IDS} RETURNING *), "
-    f"stored AS (INSERT INTO jobs ({MOVED_COLUMNS}, state, reordered) "
-    f"SELECT {', '.join(_AGAIN.get(name, name) for name in MOVED_COLUMNS.split(', '))}, 0, true FROM back)"
+    f"stored AS (INSERT INTO jobs ({MOVED_COLUMNS}, state, back_at) "
+    f"SELECT {', '.join(_AGAIN.get(name, name) for name in MOVED_COLUMNS.split(', '))}, 0, {NOW_AT} "
+    "FROM back)"
 )
 
 
@@ -208,7 +210,7 @@ def _write(ledger: Ledger, act: Act, done: Sequence[_Row], names: Mapping[int, s
         case Cancel():
             yield from _cancel(ledger, done, names)
         case Reprioritise(priority):
-            params = {"ids": _ids(done), "priority": priority}
+            params = {**base(ledger.scene), "ids": _ids(done), "priority": priority}
             yield Execute(_PRIORITISE, params)
         case Delete():
             yield from _delete(ledger, done, names)

@@ -14,11 +14,11 @@ from ulak.storage.postgres.claims import claim_in, claim_with_care
 from ulak.storage.postgres.due import make_ready as promote
 from ulak.storage.postgres.enqueue import add, add_together, unadd
 from ulak.storage.postgres.ledger import Ledger
-from ulak.storage.postgres.marks import DUE, LATE_S, LEASES, since
+from ulak.storage.postgres.marks import BACK, BACK_ONES, DUE, LATE_S, LEASES, since
 from ulak.storage.postgres.others import GONE_AFTER_S
-from ulak.storage.postgres.records import CLOCK, COLUMNS, NOW, NOW_AT, base, bytes_of, job_of
+from ulak.storage.postgres.records import CLOCK, COLUMNS, NOW, NOW_AT, base, bytes_of, from_bound, job_of
 from ulak.storage.postgres.settles import settle_with_care
-from ulak.storage.postgres.turns import AT_ONCE_MAX, Want, are_plain, turn_quickly
+from ulak.storage.postgres.turns import AT_ONCE_MAX, Want, are_plain, is_marked, turn_quickly
 from ulak.storage.stored import JobRow, Leases, QueueRow
 
 __all__ = [
@@ -94,7 +94,8 @@ def turn(
         if quick is not None:
             return quick
     ledger = Ledger(scene)
-    in_parts = not is_plain and len({lease.work.spec.queue for lease, _ in settlements} | set(queues)) == 1
+    is_of_one = len({lease.work.spec.queue for lease, _ in settlements} | set(queues)) == 1
+    in_parts = is_of_one and (not is_plain or is_marked(scene, want))
     settled = yield from settle_with_care(ledger, settlements, flushes=in_parts)
     if in_parts:
         return settled, (yield from claim_in(ledger, want))
@@ -280,22 +281,24 @@ _HORIZON = (
     "LIMIT 1 FOR KEY SHARE SKIP LOCKED) AS past) THEN 0 ELSE "
     f"(SELECT min(lease_end) {_LEASE} AND lease_end > {NOW}) - {NOW} END, "
     f"CASE WHEN NOT q.paused THEN first_due - {NOW_AT} END, "
-    f"least((SELECT min(lease_end) {_LEASE}), {NOW} - {LATE_S}), least(first_due, {NOW_AT} - {LATE_S}) "
+    f"least((SELECT min(lease_end) {_LEASE}), {NOW} - {LATE_S}), least(first_due, {NOW_AT} - {LATE_S}), "
+    f"least((SELECT min(back_at) {BACK_ONES.format(queue='q.id')}), {NOW_AT} - {LATE_S}) "
     "FROM queues q CROSS JOIN LATERAL (SELECT min(run_at) AS first_due FROM jobs WHERE queue = q.id "
-    "AND state = 1 AND run_at >= %(due_since)s::float8) AS waiting WHERE q.name = ANY(%(queues)s::text[])"
+    f"AND state = 1 AND run_at >= {from_bound('due_since')}) AS waiting "
+    "WHERE q.name = ANY(%(queues)s::text[])"
 )
 
 
 def horizon(scene: Scene, queues: Sequence[str]) -> Step[float | None]:
     """Seconds until time alone makes a job claimable; presence is not looked at."""
-    began = {what: since(scene, what, *queues, renews=True) for what in (LEASES, DUE)}
-    bounds = {"leases_since": began[LEASES], "due_since": began[DUE]}
+    began = {what: since(scene, what, *queues, renews=True) for what in (LEASES, DUE, BACK)}
+    bounds = {f"{what}_since": bound for what, bound in began.items()}
     rows = yield Execute(_HORIZON, {**base(scene), **bounds, "queues": list(queues)}, alone=True)
     soonest = list[float]()
-    for name, lease_s, due_s, first_lease, first_due in rows:
+    for name, lease_s, due_s, *firsts in rows:
         soonest += [lease_s] if lease_s is not None else []
         soonest += [min(due_s, CALENDAR_SLEEP_MAX_S)] if due_s is not None else []
         if scene.marks is not None:
-            scene.marks.raise_to(LEASES, name, first_lease, began[LEASES])
-            scene.marks.raise_to(DUE, name, first_due, began[DUE])
+            for (what, bound), first in zip(began.items(), firsts, strict=True):
+                scene.marks.raise_to(what, name, first, bound)
     return max(0.0, min(soonest)) if soonest else None

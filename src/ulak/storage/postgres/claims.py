@@ -18,6 +18,7 @@ from ulak.storage.postgres.turns import (
     WORK_COLUMNS,
     Want,
     has_held,
+    is_marked,
     leases_of,
     turn_quickly,
     wanted,
@@ -71,7 +72,20 @@ def claim_in(ledger: Ledger, want: Want) -> Step[list[Lease]]:
     if want.limit <= 0:
         return []
     quick = yield from turn_quickly(ledger.scene, (), want)
+    if quick is None and is_marked(ledger.scene, want):
+        # The careful way begins at the head; where due jobs are all that is in the way it need not be gone.
+        yield from _make_ready(ledger, want)
+        quick = yield from turn_quickly(ledger.scene, (), want)
     return quick[1] if quick is not None else (yield from claim_with_care(ledger, want))
+
+
+def _make_ready(ledger: Ledger, want: Want) -> Step[None]:
+    params = {**base(ledger.scene), **wanted(ledger.scene, want)}
+    rows = yield Execute(_look(of_tasks=want.tasks is not None), params)
+    for *values, has_due, _, _ in rows:
+        if has_due:
+            yield from promote(ledger, QueueRow(*values))
+    yield from ledger.flush()
 
 
 def claim_with_care(ledger: Ledger, want: Want) -> Step[list[Lease]]:

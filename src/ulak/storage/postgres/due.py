@@ -9,7 +9,7 @@ from ulak.core.store import Until
 from ulak.storage.postgres.asks import Execute, Scene, Step
 from ulak.storage.postgres.ledger import Ledger
 from ulak.storage.postgres.marks import DUE, since
-from ulak.storage.postgres.records import CLOCK, NOW_AT, base, counted, moved
+from ulak.storage.postgres.records import CLOCK, NOW_AT, base, counted, from_bound, moved
 from ulak.storage.stored import EXPIRED, READY, SCHEDULED, QueueRow
 
 EXPIRE_MAX = 1_000
@@ -23,20 +23,23 @@ _EXPIRE = (
     "gone AS (DELETE FROM jobs WHERE id = ANY(ARRAY(SELECT id FROM over)) RETURNING *), "
     f"kept AS ({moved('7', 'gone')}) SELECT id, state::int FROM gone"
 )
+_READY_NOW = (
+    f"UPDATE jobs SET state = 0, back_at = {NOW_AT} WHERE id = ANY(ARRAY(SELECT id FROM due)) RETURNING"
+)
 _PROMOTE = (
     f"WITH {CLOCK}, due AS MATERIALIZED (SELECT id FROM jobs WHERE queue = %(queue)s::bigint "
-    f"AND state = 1 AND run_at >= %(due_since)s::float8 AND run_at <= {NOW_AT} "
+    f"AND state = 1 AND run_at >= {from_bound('due_since')} AND run_at <= {NOW_AT} "
     "ORDER BY run_at, id LIMIT %(limit)s::bigint "
     "FOR UPDATE SKIP LOCKED), "
-    "now_ready AS (UPDATE jobs SET state = 0 WHERE id = ANY(ARRAY(SELECT id FROM due)) RETURNING 1) "
+    f"now_ready AS ({_READY_NOW} 1) "
     "SELECT count(*)::bigint FROM now_ready"
 )
 _MAKE_READY = (
     f"WITH {CLOCK}, due AS MATERIALIZED (SELECT found.id FROM queues q CROSS JOIN LATERAL (SELECT id "
-    f"FROM jobs WHERE queue = q.id AND state = 1 AND run_at >= %(due_since)s::float8 AND run_at <= {NOW_AT} "
-    f"ORDER BY run_at, id LIMIT {PROMOTE_MAX} FOR UPDATE SKIP LOCKED) AS found "
+    f"FROM jobs WHERE queue = q.id AND state = 1 AND run_at >= {from_bound('due_since')} "
+    f"AND run_at <= {NOW_AT} ORDER BY run_at, id LIMIT {PROMOTE_MAX} FOR UPDATE SKIP LOCKED) AS found "
     "WHERE q.name = ANY(%(queues)s::text[]) AND NOT q.paused), "
-    "now_ready AS (UPDATE jobs SET state = 0 WHERE id = ANY(ARRAY(SELECT id FROM due)) RETURNING queue), "
+    f"now_ready AS ({_READY_NOW} queue), "
     f"told AS ({counted('now_ready', scheduled='-count(*)')}) "
     "SELECT q.name, count(*)::bigint FROM now_ready JOIN queues q ON q.id = now_ready.queue GROUP BY q.name"
 )

@@ -4,12 +4,13 @@ While somebody keeps an old snapshot open, the server clears away nothing of wha
 claim that begins at the head passes all of it. So where much lies dead, this process looks now and then, and
 keeps for each queue and priority an id below which no new job is ready, and none can come: ids are given in
 order, and whoever may have been given an earlier one has ended. Jobs that come back have an index of their
-own; while it has one of a queue, claims of that queue begin at the head.
+own, by when they came: those that are ready below a mark are taken one by one before what lies past it. While
+very many have come back, claims of that queue begin at its head.
 
-So do looks for the lease that ends first, the job that is due first, and the one that ended first: what was
-there before lies dead at the head of an index. While as much lies dead, this process keeps for each where the
-first one was, and begins there. One that comes before it all the same, since its transaction was long in
-committing it, is found once that is forgotten.
+So do looks for the first job that has come back, the lease that ends first, the job that is due first, and
+the one that ended first: what was there before lies dead at the head of an index. While as much lies dead,
+this process keeps for each where the first one was, and begins there. One that comes before it all the same,
+since its transaction was long in committing it, is found once that is forgotten.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from ulak.errors import UlakError
 from ulak.storage.helper import Helper
 from ulak.storage.postgres.asks import Execute, Scene
 from ulak.storage.postgres.link import Session
+from ulak.storage.postgres.records import from_bound
 from ulak.storage.stored import INT_MAX
 
 Span: TypeAlias = tuple[int, int, int | None, int | None]
@@ -44,10 +46,13 @@ FRESH_S = 2.0
 LIFE_S = 10.0
 """So long after marks were first set they are forgotten, and found anew."""
 
-LATE_S = 10.0
+LATE_S = 1.0
 """Nothing is taken to be the first that is not so old: others may be committing what comes before it."""
 
-LEASES, DUE = "leases", "due"
+BACKS_MAX = 200
+"""So many jobs of a queue that have come back are taken one by one."""
+
+LEASES, DUE, BACK = "leases", "due", "back"
 """What there is a first one of; and of each state in which jobs end, by its name."""
 
 PRIORITIES_MAX, QUEUES_MAX = 16, 64
@@ -72,24 +77,33 @@ _FIRST = (
 
 # Parts of a claim.
 
-BACK = (
-    "(SELECT min(created_at) FROM jobs WHERE queue = q.id AND state = 0 "
-    "AND (delivery > 0 OR run_at > created_at OR reordered)) IS NOT NULL"
-)
-"""Whether a queue `q` has a ready job that has come back, or has become ready later than it was stored."""
+BACK_ONES = f"FROM jobs WHERE queue = {{queue}} AND state = 0 AND back_at >= {from_bound('back_since')}"
+"""Ready jobs of a queue that have come back, or have become ready later than they were stored."""
 
+BACKS = (
+    "backs AS MATERIALIZED (SELECT asked.id AS queue, found.id, found.priority FROM asked "
+    f"CROSS JOIN LATERAL (SELECT id, priority {BACK_ONES.format(queue='asked.id')} "
+    f"ORDER BY back_at LIMIT {BACKS_MAX + 1}) AS found)"
+)
+_ARE_MANY = f"(SELECT count(*) FROM backs WHERE backs.queue = asked.id) > {BACKS_MAX}"
 WALKED = (
     "walked AS MATERIALIZED (SELECT asked.id, span.lo, span.hi, span.at, span.since FROM asked "
-    "JOIN unnest(%(w_queue)s::text[], %(w_back)s::boolean[], %(w_lo)s::bigint[], %(w_hi)s::bigint[], "
+    "JOIN unnest(%(w_queue)s::text[], %(w_whole)s::boolean[], %(w_lo)s::bigint[], %(w_hi)s::bigint[], "
     "%(w_at)s::bigint[], %(w_since)s::bigint[]) WITH ORDINALITY "
-    "AS span (queue, back, lo, hi, at, since, nth) "
-    "ON span.queue = asked.name AND span.back = asked.has_back ORDER BY asked.place, span.nth)"
+    "AS span (queue, whole, lo, hi, at, since, nth) "
+    f"ON span.queue = asked.name AND span.whole = ({_ARE_MANY}) ORDER BY asked.place, span.nth)"
 )
 _BEST = "ORDER BY priority DESC, id LIMIT %(limit)s::bigint FOR UPDATE SKIP LOCKED"
 _IN = "SELECT id FROM jobs WHERE queue = walked.id AND state = 0"
+# What has come back below a mark comes before what lies past it. Each row is locked when it is taken only, so
+# that nobody finds less than there is.
 PICKED = (
     "picked AS MATERIALIZED (SELECT found.id FROM gate, walked CROSS JOIN LATERAL ("
     f"SELECT id FROM ({_IN} AND priority <= walked.hi AND priority >= walked.lo {_BEST}) AS between_marks "
+    "UNION ALL SELECT one.id FROM (SELECT backs.id FROM backs WHERE backs.queue = walked.id "
+    "AND backs.priority = walked.at AND backs.id < walked.since ORDER BY backs.id) AS below_a_mark "
+    "CROSS JOIN LATERAL (SELECT id FROM jobs WHERE id = below_a_mark.id AND state + 0 = 0 "
+    "AND priority = walked.at LIMIT 1 FOR UPDATE SKIP LOCKED) AS one "
     f"UNION ALL SELECT id FROM ({_IN} AND priority = walked.at AND id >= walked.since {_BEST}) AS past_a_mark"
     ") AS found WHERE gate.is_clear LIMIT %(limit)s::bigint)"
 )
@@ -234,10 +248,10 @@ def since(scene: Scene, what: str, *queues: str, renews: bool = False) -> float:
 
 
 def given(queues: Sequence[str], spans: Mapping[str, Sequence[Span]]) -> dict[str, Any]:
-    """The parameters of `WALKED`: each queue from its head, and as while nothing has come back."""
+    """The parameters of `WALKED`: each queue from its head, and as while not very many have come back."""
     rows = [(queue, True, *_WHOLE) for queue in queues]
     rows += [(queue, False, *span) for queue in queues for span in spans.get(queue, [_WHOLE])]
-    names = ("w_queue", "w_back", "w_lo", "w_hi", "w_at", "w_since")
+    names = ("w_queue", "w_whole", "w_lo", "w_hi", "w_at", "w_since")
     return dict(zip(names, map(list, zip(*rows, strict=True)), strict=True))
 
 

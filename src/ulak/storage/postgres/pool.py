@@ -50,7 +50,8 @@ class Pool:
         self._place = place
         self._freed = threading.Condition()
         self._idle: deque[tuple[Session, float]] = deque()
-        self._taken: set[Session] = set()
+        # By whom: a thread that was struck down may not have given its session back.
+        self._taken: dict[Session, threading.Thread] = {}
         self._coming = 0
         self._is_closed = False
         self._watchdog = watchdog.Watchdog(place, lambda: list(self._taken), self._end)
@@ -86,7 +87,7 @@ class Pool:
 
     def _note_taken(self, session: Session) -> None:
         session.since = MACHINE.interval()
-        self._taken.add(session)
+        self._taken[session] = threading.current_thread()
 
     def _connect(self) -> Session:
         session = None
@@ -105,7 +106,7 @@ class Pool:
     def put(self, session: Session, *, is_sound: bool = True) -> None:
         """Give it back. is_sound: False where its last call was cut off, so that it is not used again."""
         with self._freed:
-            self._taken.discard(session)
+            self._taken.pop(session, None)
             session.since = 0.0
             now = MACHINE.interval()
             # Only here: what is cut in use must not be another's by then.
@@ -127,7 +128,7 @@ class Pool:
         """Close it if it has not come back from the call that it has been in since then."""
         with self._freed:
             if session in self._taken and session.since == since:
-                self._taken.discard(session)
+                del self._taken[session]
                 session.close()
                 self._freed.notify()
 
@@ -147,6 +148,9 @@ class Pool:
         with self._freed:
             self._is_closed = True
             self._freed.notify_all()
+            for session, thread in self._taken.items():
+                if not thread.is_alive():
+                    session.close()
         self.close_idle()
 
     def after_fork_in_child(self) -> None:

@@ -31,6 +31,12 @@ CLOCK = (
 NOW = "(SELECT now FROM clock)"
 NOW_AT = "(SELECT now_at FROM clock)"
 
+
+def from_bound(name: str) -> str:
+    """A bound on the calendar, as a parameter; none, where the clock has been set to before it."""
+    return f"CASE WHEN %({name})s::float8 <= {NOW_AT} THEN %({name})s::float8 ELSE '-Infinity' END"
+
+
 _MOVED = [name for name in JOB_COLUMNS.split(", ") if name not in ("state", "ended_at")]
 MOVED_COLUMNS = ", ".join(_MOVED)
 

@@ -48,7 +48,7 @@ _LAND = (
     f"{CLOCK}, given AS MATERIALIZED (SELECT * FROM unnest("
     f"{', '.join(f'%(l_{name})s::{kind}[]' for name, kind in _COLUMNS.items())}) "
     f"AS given ({', '.join(_COLUMNS)})), "
-    f"back AS (UPDATE jobs SET (state, refused, {', '.join(_LANDED)}) = "
+    f"back AS (UPDATE jobs SET back_at = {NOW_AT}, (state, refused, {', '.join(_LANDED)}) = "
     f"({_GIVEN.format(', '.join(f'given.{name}' for name in ('state', 'refused', *_LANDED)))}) "
     "WHERE id = ANY(%(back)s::bigint[])), "
     "gone AS (DELETE FROM jobs WHERE id = ANY(%(gone)s::bigint[]) RETURNING *), "

@@ -19,8 +19,8 @@ from ulak.core.store import Settled, Settlement, Tasks, Until
 from ulak.storage.postgres.asks import Execute, Rows, Scene, Step
 from ulak.storage.postgres.due import make_ready
 from ulak.storage.postgres.ledger import DRAINED_MAX
-from ulak.storage.postgres.marks import BACK, DUE, PICKED, WALKED, since
-from ulak.storage.postgres.records import CLOCK, NOW, NOW_AT, base, bytes_of, counted, moved
+from ulak.storage.postgres.marks import BACK, BACKS, DUE, PICKED, WALKED, since
+from ulak.storage.postgres.records import CLOCK, NOW, NOW_AT, base, bytes_of, counted, from_bound, moved
 from ulak.storage.stored import UnreadableError, backoff_of, text_from, work_of
 
 _ONLY_DUE = 4
@@ -52,7 +52,7 @@ class Want(msgspec.Struct, frozen=True):
 # first row of an index: asked whether there is any, the server may walk the table, hoping to meet one soon.
 HAS_DUE = (
     "coalesce((SELECT min(run_at) FROM jobs WHERE queue = q.id AND state = 1 "
-    f"AND run_at >= %(due_since)s::float8) <= {NOW_AT}, false)"
+    f"AND run_at >= {from_bound('due_since')}) <= {NOW_AT}, false)"
 )
 HAS_OVER = (
     "coalesce((SELECT min(expires_at) FROM jobs WHERE queue = q.id AND expires_at IS NOT NULL "
@@ -92,10 +92,9 @@ def _text(*, acks: bool, claims: bool, of_tasks: bool, is_marked: bool) -> str:
     parts, clear, moves, is_due = [CLOCK], [], [], "false"
     if claims:
         care = " OR ".join((HAS_OVER, has_held(of_tasks=of_tasks)))
-        back = f", {BACK} AS has_back" if is_marked else ""
         parts.append(
             "asked AS MATERIALIZED (SELECT q.id, q.name, q.backoff, named.place, "
-            f"{HAS_DUE} AS has_due, {care} AS needs_care{back} "
+            f"{HAS_DUE} AS has_due, {care} AS needs_care "
             "FROM unnest(%(queues)s::text[]) WITH ORDINALITY AS named (name, place) "
             "JOIN queues q ON q.name = named.name WHERE NOT q.paused ORDER BY named.place)"
         )
@@ -111,7 +110,7 @@ def _text(*, acks: bool, claims: bool, of_tasks: bool, is_marked: bool) -> str:
         moves.append("SELECT queue, 1 AS gone, -1 AS taken, 0 AS forgotten FROM done")
         moves.append("SELECT queue, 0 AS gone, 0 AS taken, 1 AS forgotten FROM forgotten")
     if claims:
-        parts += [WALKED, PICKED, _TAKEN] if is_marked else [_PICKED, _TAKEN]
+        parts += [BACKS, WALKED, PICKED, _TAKEN] if is_marked else [_PICKED, _TAKEN]
         moves.append("SELECT queue, 0 AS gone, 1 AS taken, 0 AS forgotten FROM taken")
     source = f"({' UNION ALL '.join(moves)}) AS moves"
     sums = {"left": "sum(gone)", "leased": "sum(taken)"}
@@ -252,8 +251,9 @@ def turn_quickly(
         }
     if want is not None:
         params |= wanted(scene, want)
-    spans = None if want is None or scene.marks is None else scene.marks.spans(params["queues"])
-    params |= spans or {}
+    spans = None if want is None else _spans(scene, params["queues"])
+    if spans is not None:
+        params |= {**spans, "back_since": since(scene, BACK, *params["queues"])}
     of_tasks = want is not None and want.tasks is not None
     text = _TEXTS[bool(settlements), want is not None, of_tasks, spans is not None]
     rows = yield from _sent(scene, text, params, settles=bool(settlements))
@@ -273,6 +273,15 @@ def turn_quickly(
         for lease in (leases[0], leases[-1]):
             scene.marks.met(lease.work.spec.queue, lease.work.priority)
     return settled, leases
+
+
+def is_marked(scene: Scene, want: Want) -> bool:
+    """Whether the claim begins at marks."""
+    return _spans(scene, want.queues) is not None
+
+
+def _spans(scene: Scene, queues: Sequence[str]) -> dict[str, Any] | None:
+    return None if scene.marks is None else scene.marks.spans(queues)
 
 
 def _sent(scene: Scene, text: str, params: Mapping[str, Any], *, settles: bool) -> Step[Rows]:

@@ -27,8 +27,8 @@ CREATE TABLE queues (
 CREATE SEQUENCE job_ids AS bigint;
 
 -- Open jobs: ready, scheduled, leased, held. They change often, so they are vacuumed often, and what has ended
--- moves away. refused: while it is held, workers that know its task leave it. reordered: it has come, by an operator,
--- to a place that is not behind all that were stored before.
+-- moves away. refused: while it is held, workers that know its task leave it. back_at: when it came
+-- to a place that may not be behind all that were stored before: handed back, made ready, brought back, moved.
 CREATE TABLE jobs (
     id bigint PRIMARY KEY,
     queue bigint NOT NULL,
@@ -46,10 +46,10 @@ CREATE TABLE jobs (
     started_at float8,
     lease_s float8,
     lease_end float8,
+    back_at float8,
     state smallint NOT NULL CHECK (state BETWEEN 0 AND 3),
     cancel_requested boolean NOT NULL DEFAULT false,
     refused boolean NOT NULL DEFAULT false,
-    reordered boolean NOT NULL DEFAULT false,
     codec text NOT NULL,
     task text COLLATE "C",
     worker bytea,
@@ -71,9 +71,8 @@ CREATE TABLE jobs (
 
 -- Each in the order in which it is walked.
 CREATE INDEX jobs_ready ON jobs (queue, priority DESC, id) WHERE state = 0;
--- What has become ready later than it was stored; see ulak/storage/postgres/marks.py.
-CREATE INDEX jobs_back ON jobs (queue, created_at)
-    WHERE state = 0 AND (delivery > 0 OR run_at > created_at OR reordered);
+-- See ulak/storage/postgres/marks.py.
+CREATE INDEX jobs_back ON jobs (queue, back_at) WHERE state = 0 AND back_at IS NOT NULL;
 CREATE INDEX jobs_due ON jobs (queue, run_at, id) WHERE state = 1;
 CREATE INDEX jobs_leased ON jobs (queue, lease_end) WHERE state = 2;
 CREATE INDEX jobs_held ON jobs (queue, priority DESC, id) WHERE state = 3;
