@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
+import itertools
 import logging
 import threading
 
@@ -267,6 +268,30 @@ def test_a_renewal_between_two_jobs_of_a_worker_does_not_cancel_the_second(make)
     crew.seats[0].lease, crew.seats[0].context = first, context
     run(q._edge, Keeper(crew, lambda: iter(()))._renew())
     assert not context.cancelled
+
+
+def test_the_keeper_rests_nine_times_as_long_as_its_round_took_however_often_it_is_called(timed, clock):
+    q, rounds, took_s = timed(), [], 0.01
+
+    def decide(name, _):
+        if name == "promote":
+            rounds.append(clock.interval())
+            clock.advance(took_s)
+
+    refuse(q, decide)
+    with q.workers(print, count=1):
+        eventually(lambda: clock.sleepers == 2)
+        sooner_s = itertools.count(36_000, -1)
+
+        def are_five_more():
+            q.enqueue("sooner", delay=next(sooner_s))
+            clock.advance(took_s)
+            return len(rounds) >= before + 5
+
+        before = len(rounds)
+        eventually(are_five_more)
+    gaps = [after - before for before, after in itertools.pairwise(rounds[before - 1 : before + 5])]
+    assert min(gaps) >= 9.99 * took_s
 
 
 # The end
