@@ -30,6 +30,7 @@ from ulak import (
 )
 from ulak.core.job import Draft
 from ulak.storage.drive import run
+from ulak.worker import pool as pool_module
 from ulak.worker.keeper import Keeper
 
 # The pool itself
@@ -270,7 +271,10 @@ def test_a_renewal_between_two_jobs_of_a_worker_does_not_cancel_the_second(make)
     assert not context.cancelled
 
 
-def test_the_keeper_rests_nine_times_as_long_as_its_round_took_however_often_it_is_called(timed, clock):
+def test_the_keeper_rests_nine_times_as_long_as_its_round_took_however_often_it_is_called(
+    timed, clock, monkeypatch
+):
+    monkeypatch.setattr(pool_module, "SYSTEM", clock)
     q, rounds, took_s = timed(), [], 0.01
 
     def decide(name, _):

@@ -43,7 +43,7 @@ class Keeper:
     """Does the duties from one thread of its own, so that no handler can starve them.
 
     more: duties beside its own. about: what the pool says of itself, beside its queues and its size. last:
-    what is still to be done once the crew has stopped.
+    what is still to be done once the crew has stopped. rests: it may put off its next round.
     """
 
     def __init__(
@@ -53,8 +53,11 @@ class Keeper:
         more: Sequence[Duty] = (),
         about: Mapping[str, str] = NOTHING,
         last: Callable[[], Flow[None]] | None = None,
+        *,
+        rests: bool = False,
     ) -> None:
         self._crew = crew
+        self._rest_max_s = REST_MAX_S if rests else 0.0
         self._last = last
         self._about = about
         self._due_at = dict.fromkeys(more, 0.0)
@@ -102,7 +105,7 @@ class Keeper:
                 horizon_s = self._horizon_s if went_well else None
                 if not crew.stopped:
                     yield from flows.sleep(signal, max(0.0, least(horizon_s, due_s, LOOK_AGAIN_S) or 0.0))
-                    yield from self._rest(until=ended + min(REST_MAX_S, (ended - began) * REST))
+                    yield from self._rest(until=ended + min(self._rest_max_s, (ended - began) * REST))
         finally:
             for line in lines:
                 line.leave(signal)

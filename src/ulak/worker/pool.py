@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self
 
+from ulak.clock import SYSTEM
 from ulak.context import handling
 from ulak.core.backoff import Backoff
 from ulak.core.flows import Do, Flow, Handling, ask
@@ -180,7 +181,11 @@ class BasePool:
         self._overseer = Overseer(self._crew, pulses)
         duties = [*self._duties, self._overseer.duty]
         about = about_process(self._edge.clock)
-        keeper = Keeper(self._crew, lambda: replace_lost(self._crew, hands), duties, about, self._last)
+        # Of a clock that somebody holds no round is put off: it may stand still then.
+        rests = self._edge.clock is SYSTEM
+        keeper = Keeper(
+            self._crew, lambda: replace_lost(self._crew, hands), duties, about, self._last, rests=rests
+        )
         name = f"ulak-{self._crew.label}-keeper"
         thread = threading.Thread(target=self._keep, args=(keeper,), name=name, daemon=True)
         thread.start()
