@@ -10,20 +10,30 @@ DEPTH = 12
 
 
 def tell() -> None:
-    """From now on, in this process, tell it on stderr."""
+    """From now on, in this process, tell it on stderr.
+
+    One that a thread was making when a test struck it down is nobody's to close, and closed here.
+    """
     import psycopg
 
-    init, delete = psycopg.BaseConnection.__init__, psycopg.BaseConnection.__del__
+    connect, delete = psycopg.Connection.connect.__func__, psycopg.Connection.__del__  # type: ignore[attr-defined]
 
-    def begin(self: Any, *args: Any, **kwargs: Any) -> None:
-        init(self, *args, **kwargs)
+    def begin(cls: Any, *args: Any, **kwargs: Any) -> Any:
+        made = connect(cls, *args, **kwargs)
         frames = traceback.walk_stack(sys._getframe(1))
-        self._made_at = traceback.StackSummary.extract(frames, limit=DEPTH, lookup_lines=False)
+        made._made_at = traceback.StackSummary.extract(frames, limit=DEPTH, lookup_lines=False)
+        return made
 
     def end(self: Any) -> None:
-        if not self.closed:
-            stack = "".join(getattr(self, "_made_at", traceback.StackSummary()).format())
+        if not getattr(self, "pgconn", None) or self.closed:
+            return
+        if hasattr(self, "_made_at"):
+            stack = "".join(self._made_at.format())
             print(f"a connection that nobody has closed was made at\n{stack}", file=sys.stderr)
-        delete(self)
+            delete(self)
+        else:
+            self.pgconn.finish()
 
-    psycopg.BaseConnection.__init__, psycopg.BaseConnection.__del__ = begin, end  # type: ignore[method-assign]
+    psycopg.Connection.connect = classmethod(begin)  # type: ignore[method-assign,assignment]
+    psycopg.connect = psycopg.Connection.connect
+    psycopg.Connection.__del__ = end  # type: ignore[method-assign,assignment]

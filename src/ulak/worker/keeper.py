@@ -57,7 +57,7 @@ class Keeper:
         rests: bool = False,
     ) -> None:
         self._crew = crew
-        self._rest_max_s = REST_MAX_S if rests else 0.0
+        self._rests = rests
         self._last = last
         self._about = about
         self._due_at = dict.fromkeys(more, 0.0)
@@ -91,7 +91,7 @@ class Keeper:
         try:
             while not crew.stopped:
                 signal.clear()
-                began = yield from flows.now()
+                began = (yield from flows.now()) if self._rests else 0.0
                 self._horizon_s = None
                 went_well, had_looked = True, crew.has_looked()
                 for duty in self._duties:
@@ -105,7 +105,8 @@ class Keeper:
                 horizon_s = self._horizon_s if went_well else None
                 if not crew.stopped:
                     yield from flows.sleep(signal, max(0.0, least(horizon_s, due_s, LOOK_AGAIN_S) or 0.0))
-                    yield from self._rest(until=ended + min(self._rest_max_s, (ended - began) * REST))
+                    if self._rests:
+                        yield from self._rest(until=ended + min(REST_MAX_S, (ended - began) * REST))
         finally:
             for line in lines:
                 line.leave(signal)
