@@ -117,9 +117,17 @@ class Keeper:
 
     def _rest(self, until: float) -> Flow[None]:
         """Let pass what is left until then, whoever calls: in a busy queue something is due all the time."""
-        left_s = until - (yield from flows.now())
-        if left_s > 0 and not self._crew.stopped:
-            yield from flows.sleep((yield from flows.new_signal()), left_s)
+        crew = self._crew
+        signal = yield from flows.new_signal()
+        crew.gone.join(signal)
+        try:
+            while (left_s := until - (yield from flows.now())) > 0:
+                signal.clear()
+                if crew.stopped:
+                    return
+                yield from flows.sleep(signal, left_s)
+        finally:
+            crew.gone.leave(signal)
 
     def _depart(self) -> Flow[None]:
         yield from ask(Store.depart, self._crew.worker)
