@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import threading
 import time
 
 import pytest
@@ -16,6 +17,7 @@ from tests.support.waiting import eventually
 from ulak import Queue, SchemaError, StorageUnavailable
 from ulak.local import server_of
 from ulak.storage.postgres.halves import newest
+from ulak.storage.postgres.place import place_of
 from ulak.storage.postgres.store import PostgresStore
 
 
@@ -150,3 +152,19 @@ def test_a_child_that_lives_on_does_not_keep_its_killed_parent_present(make, url
     finally:
         os.close(reading)
         os.close(writing)
+
+
+def test_a_session_whose_thread_died_without_giving_it_back_is_closed_with_the_store(url):
+    store = PostgresStore(place_of(url))
+    store.open()
+    taken = []
+    thread = threading.Thread(target=lambda: taken.append(store._pool.take()))
+    thread.start()
+    thread.join()
+    in_use = store._pool.take()
+    store.close()
+    assert taken[0].db.closed
+    # Its thread lives, and may be in the midst of something.
+    assert not in_use.db.closed
+    store._pool.put(in_use)
+    assert in_use.db.closed

@@ -303,6 +303,22 @@ def test_the_keeper_rests_nine_times_as_long_as_its_round_took_however_often_it_
     assert min(gaps) >= 9.99 * took_s
 
 
+def test_the_keeper_rests_no_longer_than_until_it_has_to_renew_leases(timed, clock, monkeypatch):
+    monkeypatch.setattr(pool_module, "SYSTEM", clock)
+    # A round takes 0.05 s, so it would rest for 0.25 s; leases of 0.3 s are renewed each 0.1 s.
+    q, rests, rest = timed(visibility_timeout=0.3), [], Keeper._rest
+
+    def noted(keeper, until):
+        rests.append((until, keeper._renew_at))
+        return rest(keeper, until)
+
+    monkeypatch.setattr(Keeper, "_rest", noted)
+    refuse(q, lambda name, _: clock.advance(0.05) if name == "promote" else None)
+    with q.workers(print, count=1):
+        eventually(lambda: len(rests) >= 5, clock=clock, step_s=0.02)
+    assert all(until <= renew_at + 1e-9 for until, renew_at in rests)
+
+
 # The end
 
 

@@ -26,7 +26,7 @@ QUIET_S = 2.0
 """For how long a store must not have failed that is taken to answer again though it has settled nothing."""
 
 REST, REST_MAX_S = 9.0, 0.25
-"""So many times as long as a round takes, the next one is put off at least; at most for so long."""
+"""So many times as long as a round takes the next one is put off, at most for so long; no duty that is due is."""
 
 ATTENDED_MAX = 100
 """Of how many running jobs a cancel is looked for each second; of others when their leases are renewed."""
@@ -106,7 +106,8 @@ class Keeper:
                 if not crew.stopped:
                     yield from flows.sleep(signal, max(0.0, least(horizon_s, due_s, LOOK_AGAIN_S) or 0.0))
                     if self._rests:
-                        yield from self._rest(until=ended + min(REST_MAX_S, (ended - began) * REST))
+                        rest_s = min(REST_MAX_S, (ended - began) * REST, due_s)
+                        yield from self._rest(until=ended + rest_s)
         finally:
             for line in lines:
                 line.leave(signal)

@@ -7,7 +7,7 @@ from typing import Any
 
 from ulak.core.job import Lease
 from ulak.storage.postgres.asks import Execute, Rows, Step
-from ulak.storage.postgres.due import EXPIRE_MAX, expire, promote
+from ulak.storage.postgres.due import EXPIRE_MAX, expire, make_ready, promote
 from ulak.storage.postgres.ledger import Ledger
 from ulak.storage.postgres.records import CLOCK, NOW_AT, base
 from ulak.storage.postgres.turns import (
@@ -74,18 +74,9 @@ def claim_in(ledger: Ledger, want: Want) -> Step[list[Lease]]:
     quick = yield from turn_quickly(ledger.scene, (), want)
     if quick is None and is_marked(ledger.scene, want):
         # The careful way begins at the head; where due jobs are all that is in the way it need not be gone.
-        yield from _make_ready(ledger, want)
+        yield from make_ready(ledger.scene, want.queues)
         quick = yield from turn_quickly(ledger.scene, (), want)
     return quick[1] if quick is not None else (yield from claim_with_care(ledger, want))
-
-
-def _make_ready(ledger: Ledger, want: Want) -> Step[None]:
-    params = {**base(ledger.scene), **wanted(ledger.scene, want)}
-    rows = yield Execute(_look(of_tasks=want.tasks is not None), params)
-    for *values, has_due, _, _ in rows:
-        if has_due:
-            yield from promote(ledger, QueueRow(*values))
-    yield from ledger.flush()
 
 
 def claim_with_care(ledger: Ledger, want: Want) -> Step[list[Lease]]:
