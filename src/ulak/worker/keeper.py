@@ -26,7 +26,7 @@ QUIET_S = 2.0
 """For how long a store must not have failed that is taken to answer again though it has settled nothing."""
 
 REST, REST_MAX_S = 9.0, 0.25
-"""So many times as long as a round takes the next one is put off, at most for so long; no duty that is due is."""
+"""The next round is put off by so many times what one takes: at most by so much, and no duty that is due."""
 
 ATTENDED_MAX = 100
 """Of how many running jobs a cancel is looked for each second; of others when their leases are renewed."""
